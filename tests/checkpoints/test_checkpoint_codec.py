@@ -92,7 +92,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tree=trees)
 def test_every_tree_is_restored_exactly(tree, tmp_path):
     assert same(tree, through_file(tmp_path, tree))

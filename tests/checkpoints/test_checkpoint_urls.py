@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import numpy as np
 import pytest
@@ -14,8 +12,7 @@ from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import train_job
+from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.conftest import make_spec
 from tests.training.test_training_handle import Counter
@@ -110,12 +107,3 @@ def test_a_trial_continues_from_a_checkpoint_at_a_url(base, tmp_path):
 def test_uris_outside_the_base_are_refused(url):
     with pytest.raises(SpecError, match="checkpoints.folder"):
         make_spec(checkpoints={"folder": url})
-
-
-def test_what_a_url_needs_is_imported_once_for_all_attempts(tmp_path):
-    """s3fs takes a second of processor time."""
-    request = JobRequest(
-        study="s", job=Job(1, 0, Rung(0, 0), 1, {}), objective="tests.flows.objectives:notices_imports", metric="loss",
-        seed=1, folder=str(tmp_path), checkpoint_base="memory://bucket/s", pythonpath=(str(Path(__file__).parents[2]),),
-    )  # fmt: skip
-    assert decode_report(train_job(encode_request(request))).metrics == {"loss": 1.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hpo_core.checkpoints.files import write_weights
 from hpo_core.model.errors import CheckpointError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.tracking.model_build import Trained
-from hpo_core.tracking.run_artifacts import write_model, write_plain
+from hpo_core.tracking.run_artifacts import write_plain
 from tests.checkpoints.saving import save
 
 
@@ -72,13 +71,6 @@ def test_without_a_model_that_can_be_told(tmp_path: Path, tracked: dict[str, Any
     assert not (tmp_path / "w").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 100, (5).to_bytes(8, "little") + b"[1,2]"])
-def test_no_checkpoint_of_ours(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "c").write_bytes(content)
-    with pytest.raises(CheckpointError):
-        write_weights(tmp_path / "c", tmp_path / "w")
-
-
 def test_no_model_is_made_of_a_corrupt_checkpoint(tmp_path: Path) -> None:
     file = tmp_path / "c.safetensors"
     file.write_bytes(b"something else")
@@ -86,12 +78,3 @@ def test_no_model_is_made_of_a_corrupt_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is corrupt: its SHA-256 is \w{12}\.\.\., 0{12}\.\.\. was written"):
         write_plain(model, file, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name]
-
-
-def test_parameters_are_there_where_no_model_can_be_told(tmp_path: Path) -> None:
-    made = save(tmp_path, "checkpoints/0", {"tracked": {"weights": {"value": 0.7}}}, resource=1)
-    (tmp_path / "side").mkdir()
-    model = Trained({"lr": 0.1, "data": "may.json"}, made, str(tmp_path))
-    plain, built = write_model("m", model, tmp_path / made.uri, build=None, code=(), side=tmp_path / "side")
-    assert built is None and [path.name for path in plain.iterdir()] == ["params.json"]
-    assert json.loads((plain / "params.json").read_text()) == model.params

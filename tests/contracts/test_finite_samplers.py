@@ -13,11 +13,9 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.events import SamplerExhausted, TrialCreated
+from hpo_core.model.events import SamplerExhausted
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import optuna_samplers
-from hpo_core.samplers.registry import create
-from hpo_core.samplers.sampler import SamplerContext
 from hpo_core.views.summary import summarize
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES
@@ -167,24 +165,6 @@ def test_what_has_no_list_or_too_long_a_one_is_refused(x: dict[str, Any], says: 
         make_spec(sampler={"name": "BruteForceSampler"}, space={"n": n, "x": x})
 
 
-def test_only_configurations_that_exist_count() -> None:
-    space: dict[str, Any] = {"kind": {"type": "categorical", "choices": ["a", "b", "c"]}}
-    space |= {f"of_{one}": {"type": "int", "low": 1, "high": 15_000, "when": {"kind": one}} for one in "abc"}
-    make_spec(sampler={"name": "BruteForceSampler"}, space=space)
-    space["of_c"] = space["of_c"] | {"high": 130_000}
-    with pytest.raises(SpecError, match="at most about 200,000"):
-        make_spec(sampler={"name": "BruteForceSampler"}, space=space)
-
-
-def test_a_grid_takes_choices_that_are_lists() -> None:
-    space = {"net": {"type": "categorical", "choices": [[8], [8, 8], None]}, "x": SPACE["x"]}
-    sampler = {"name": "GridSampler", "search_space": {"net": [[8, 8], None], "x": [0.5]}}
-    world = World(1)
-    study = fresh(make_spec(sampler=sampler, space=space, search={"method": "random", "configs": 9}), None, world)
-    world.play(study)
-    assert sorted(str(trial.params["net"]) for trial in study.state.trials) == ["None", "[8, 8]"]
-
-
 def test_a_warm_start_takes_no_configuration_from_the_list() -> None:
     world = World(1)
     warm = {
@@ -197,23 +177,3 @@ def test_a_warm_start_takes_no_configuration_from_the_list() -> None:
     world.play(study)
     assert study.state.trials[0].params == warm["proposals"][0]  # type: ignore[index]
     assert tried(study) == sorted(ALL, key=repr)
-
-
-def test_a_large_grid_is_gone_through_once_in_an_order_of_the_seed() -> None:
-    grid = {"x": list(range(40)), "d": list(range(10))}
-    space = make_spec(
-        space={name: {"type": "int", "low": 0, "high": len(values) - 1} for name, values in grid.items()}
-    ).search_space()
-
-    def proposed(seed: int) -> list[Any]:
-        context = SamplerContext(space=space, seed=seed, objectives=1, max_resource=9)
-        sampler = create("GridSampler", {"search_space": grid}, context)
-        found: list[Any] = []
-        while (params := sampler.propose(len(found))) is not None:
-            found.append(params)
-            sampler.apply(TrialCreated(len(found) - 1, 0, params))
-        return found
-
-    first = proposed(3)
-    assert sorted((one["x"], one["d"]) for one in first) == list(itertools.product(range(40), range(10)))
-    assert first == proposed(3) != proposed(4)

@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from hpo_core import MemoryJournal
 from hpo_core.journal import measurements, sql_measurements
 from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.journal.protocol import Journal
-from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import BUSY_SECONDS, SqlJournal, open_journal
 from hpo_core.model.devices.measurement import Measurement
-from hpo_core.model.errors import JournalError
 
 Open = Callable[[], Journal]
 
@@ -186,40 +183,3 @@ def test_a_study_does_not_wait_long_for_another_who_writes(
         with journal._engine.connect() as connection:  # the study's own entries wait as long as before
             assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == BUSY_SECONDS * 1000
     journal.close()
-
-
-def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "journal.db"
-    journal = open_journal(file)
-    journal.measurements.add([measurement(1.0)])
-    journal.close()
-    reader = SqlJournal(f"sqlite:///file:{file}?mode=ro&uri=true", reading=True)
-    assert len(reader.measurements.all()) == 1
-    with pytest.raises(JournalError):
-        reader.measurements.add([measurement(2.0)])
-    assert QuietMeasurements(reader.measurements).add([measurement(2.0)]) is None
-    reader.close()
-
-
-def test_a_journal_that_wraps_another_has_its_measurements() -> None:
-    journal = MemoryJournal()
-    RetryingJournal(journal).measurements.add([measurement(1.0)])
-    assert len(journal.measurements.all()) == 1
-    assert MemoryJournal().measurements.all() == []
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"memory": -1}, "memory = -1"),
-        ({"device_memory": 2**63}, "device_memory"),
-        ({"compute": 1.5}, "compute = 1.5"),
-        ({"cores": float("nan")}, "cores = nan"),
-        ({"unit_seconds": float("inf")}, "unit_seconds = inf"),
-        ({"objective": "m" * 501}, "objective has 501"),
-        ({"params": {"text": "x" * 9000}}, "params has 9,011"),
-    ],
-)
-def test_absurd_figures_are_refused(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        measurement(1.0, **wrong)

@@ -48,6 +48,7 @@ def test_journal_and_mlflow_live_in_it_together(database: str, tmp_path: Path) -
     assert not list(tmp_path.glob("*.db")), "no SQLite file beside it"
 
 
+@pytest.mark.slow
 def test_two_first_users_at_once_do_not_break_its_migrations(database: str) -> None:
     use = "import sys; from hpo_core.tracking.mlflow_client import open_client; open_client(sys.argv[1])"
     processes = [subprocess.Popen([sys.executable, "-c", use, database], stderr=subprocess.PIPE) for _ in range(2)]

@@ -9,14 +9,13 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.errors import SpecError
-from hpo_core.samplers.optuna_sampler import CounterRandomSampler, OptunaSampler
+from hpo_core.samplers.optuna_sampler import OptunaSampler
 from tests.conftest import World, failed, fresh, make_spec
 from tests.contract_suites.sampler_contract import SamplerContract
 
 SAMPLERS = [
     {"name": "random"},
     {"name": "ranked_gp", "n_startup_trials": 5},
-    {"name": "RandomSampler"},
     {"name": "TPESampler", "n_startup_trials": 5},
     {"name": "CmaEsSampler", "warn_independent_sampling": False},
     {"name": "GPSampler", "n_startup_trials": 5},
@@ -33,7 +32,7 @@ class TestSamplers(SamplerContract):
         return dict(request.param)
 
     def configs(self, sampler_settings: dict[str, object]) -> int:
-        return 14 if sampler_settings["name"] == "GPSampler" else 30  # a GP proposal takes half a second
+        return 12 if sampler_settings["name"] == "GPSampler" else 30  # a GP proposal takes half a second
 
     def may_repeat(self, sampler_settings: dict[str, object]) -> bool:
         return sampler_settings["name"] == "GPSampler"  # one that found the optimum at a corner proposes it again
@@ -42,7 +41,7 @@ class TestSamplers(SamplerContract):
 def test_tpe_proposes_better_values_than_random_search() -> None:
     def median_x(name: str) -> float:
         found = []
-        for seed in range(3):
+        for seed in range(2):
             world = World(seed)
             study = fresh(
                 make_spec(sampler={"name": name}, seed=seed, search={"method": "random", "configs": 40}), world=world
@@ -78,8 +77,7 @@ class TwoLosses(World):
 
 def play_two(sampler: dict[str, object], journal: MemoryJournal, **changes: object) -> Study:
     world = TwoLosses(3, failures=0.05, nans=0.05)
-    configs = 9 if sampler["name"] == "GPSampler" else 30  # a GP for two objectives takes a second and more
-    search = {"method": "asha", "configs": configs, "max_resource": 9, "reduction_factor": 3}
+    search = {"method": "asha", "configs": 30, "max_resource": 9, "reduction_factor": 3}
     metrics = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -89,15 +87,13 @@ def play_two(sampler: dict[str, object], journal: MemoryJournal, **changes: obje
     return study
 
 
-@pytest.mark.parametrize("sampler", [s for s in SAMPLERS if s["name"] != "CmaEsSampler"], ids=lambda s: str(s["name"]))
+@pytest.mark.parametrize("sampler", [{"name": "random"}, {"name": "TPESampler", "n_startup_trials": 5}], ids=str)
 def test_a_study_with_several_objectives_is_reproducible_and_can_be_extended(sampler: dict[str, object]) -> None:
     journal = MemoryJournal()
     study = play_two(sampler, journal)
     assert study.status == "finished" and len(study.front) > 1
     space = study.spec.search_space()
     assert all(space.complaints(trial.params) == [] for trial in study.state.trials)
-    if sampler["name"] == "GPSampler":
-        return
     assert [t.params for t in play_two(sampler, MemoryJournal()).state.trials] == [t.params for t in study.state.trials]
     again = Study.open("world", journal)
     again.recover("next")
@@ -106,15 +102,6 @@ def test_a_study_with_several_objectives_is_reproducible_and_can_be_extended(sam
     TwoLosses(4).play(again, again.state.wanted())
     new = [repr(t.params) for t in again.state.trials[30:]]
     assert len(new) == 10 and not set(new) <= {repr(t.params) for t in study.state.trials}
-
-
-def test_tpe_proposes_better_values_than_random_search_for_several_objectives() -> None:
-    def median_x(name: str) -> float:
-        search = {"method": "random", "configs": 50}
-        trials = play_two({"name": name}, MemoryJournal(), search=search).state.trials[25:]
-        return sorted(float(trial.params["x"]) for trial in trials)[len(trials) // 2]
-
-    assert median_x("TPESampler") < 0.6 * median_x("random")
 
 
 def test_optuna_is_shown_complete_trials_of_one_rung_for_several_objectives() -> None:
@@ -144,20 +131,6 @@ def test_tpe_is_shown_pruned_trials_if_the_study_has_no_maximum_resource() -> No
     shown = study.sampler._study.get_trials(deepcopy=False)
     assert {trial.state for trial in shown} == {optuna.trial.TrialState.PRUNED}
     assert max(len(trial.intermediate_values) for trial in shown) >= 3
-
-
-def test_our_random_sampler_is_reproducible_in_a_plain_optuna_study() -> None:
-    def objective(trial: optuna.Trial) -> float:
-        trial.suggest_categorical("c", ["a", "b"])
-        trial.suggest_int("n", 1, 64, log=True)
-        return trial.suggest_float("x", 0.0, 1.0)
-
-    def params(seed: int) -> list[dict[str, object]]:
-        study = optuna.create_study(sampler=CounterRandomSampler(seed=seed))
-        study.optimize(objective, n_trials=10)
-        return [trial.params for trial in study.trials]
-
-    assert params(1) == params(1) != params(2)
 
 
 @pytest.mark.parametrize("constraints", [[], ["limit"]])

@@ -45,11 +45,6 @@ def poison(trial):
     good(trial)
 
 
-def kills_parent(trial):
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
-
-
 def _descriptors():
     found = [int(path.name) for path in Path("/proc/self/fd").iterdir()]  # and that of the listing itself
     return [number for number in found if number > 2 and Path(f"/proc/self/fd/{number}").is_symlink()]
@@ -66,18 +61,6 @@ def _write_to_all(data):
 def garbage(trial):
     _write_to_all(b"\x10\x00\x00\x00 this is no message ")
     good(trial)
-
-
-def garbage_and_sleep(trial):
-    _write_to_all(b"\x10\x00\x00\x00 this is no message ")
-    time.sleep(60)
-
-
-def huge_frame(trial):
-    """A length of 4 GiB, and then bytes for ever."""
-    _write_to_all(b"\xff\xff\xff\xff")
-    while True:
-        _write_to_all(b"x" * 65536)
 
 
 def endless_messages(trial):

@@ -36,7 +36,8 @@ def pids(folder, trial=4):
     return [int(pid) for pid in note.read_text().split()] if note.exists() else []
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_children_of_a_killed_worker_end(tmp_path, end):
     (tmp_path / "request").write_bytes(encode_request(request_for(tmp_path)))
     code = "import sys; from hpo_core.training.worker import train_job; train_job(open(sys.argv[1], 'rb').read())"

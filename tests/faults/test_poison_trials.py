@@ -71,12 +71,7 @@ def assert_zygote_is_the_same(bench, before):
     assert bench.zygote == before
 
 
-# What a child writes to descriptors that it got from us.
-
-
-@pytest.mark.parametrize(
-    "do", ["garbage", "garbage_and_sleep", "huge_frame", "endless_messages", "somebody_elses_report"]
-)
+@pytest.mark.parametrize("do", ["garbage", "endless_messages", "somebody_elses_report"])
 def test_garbage_on_inherited_descriptors_fails_only_the_attempt(bench, do):
     before = bench.zygote
     report = bench.run(do, trial=3)
@@ -99,7 +94,7 @@ def test_children_inherit_one_descriptor_and_those_of_their_module(bench):
     assert kinds == [str(Path(HERE) / "poison_objectives.py"), "pipe"], found
 
 
-@pytest.mark.parametrize("value", ["nan", "inf", "future"])
+@pytest.mark.parametrize("value", ["nan", "future"])
 def test_any_value_in_the_shared_progress_is_harmless(bench, value):
     before = bench.zygote
     params = {"value": value, "then_sleep": 0.3}
@@ -109,6 +104,7 @@ def test_any_value_in_the_shared_progress_is_harmless(bench, value):
     assert_zygote_is_the_same(bench, before)
 
 
+@pytest.mark.slow
 def test_garbage_on_the_zygotes_socket_loses_the_attempt_and_replaces_the_zygote(tmp_path):
     (tmp_path / "rude.py").write_text(
         "import os, sys\n"
@@ -142,9 +138,6 @@ def test_garbage_on_the_zygotes_socket_loses_the_attempt_and_replaces_the_zygote
         assert trainer.run(asked(0)).outcome == Outcome.COMPLETED
     finally:
         trainer.close()
-
-
-# Copies and descendants.
 
 
 def test_a_fork_in_user_code_writes_nothing_twice(bench):
@@ -183,7 +176,9 @@ def test_daemon_processes_end_with_the_attempt(bench):
     assert eventually(lambda: adopted.read_text().split() == []), "the zygote has not reaped what it adopted"
 
 
-@pytest.mark.parametrize("how", ["cancel", "zygote killed", "trainer closed"])
+@pytest.mark.parametrize(
+    "how", ["cancel", *(pytest.param(how, marks=pytest.mark.slow) for how in ("zygote killed", "trainer closed"))]
+)
 def test_daemon_processes_end_whatever_the_outcome(tmp_path, how):
     trainer = Trainer(OBJECTIVE, (HERE,))
     bench = Bench(trainer, tmp_path)
@@ -209,9 +204,6 @@ def test_daemon_processes_end_whatever_the_outcome(tmp_path, how):
                 os.kill(pid, signal.SIGKILL)
 
 
-# Logs.
-
-
 def test_a_log_has_a_limit_and_keeps_both_ends(bench):
     report = bench.run("chatty", params={"lines": 30_000, "external": True}, log_limit=1_000_000)
     assert report.outcome == Outcome.COMPLETED
@@ -234,7 +226,7 @@ def test_a_log_stays_below_its_limit_while_the_attempt_runs(bench):
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    bench.run("chatty", params={"lines": 300_000}, log_limit=500_000)
+    bench.run("chatty", params={"lines": 100_000}, log_limit=500_000)
     stop.set()
     watcher.join()
     assert max(sizes) <= 500_000 + 200
@@ -252,9 +244,6 @@ def test_a_reports_detail_has_the_end_of_a_long_log(bench, then, outcome, told):
     assert report.outcome == outcome
     assert "the last line" in report.detail and told in report.detail
     assert told.encode() in bench.log().read_bytes()
-
-
-# A full disk.
 
 
 def test_a_full_disk_outside_the_study_folder_fails_the_trial(bench):
@@ -275,9 +264,6 @@ def test_a_full_study_folder_is_a_storage_error(bench, do):
         assert "No space left" in report.message
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-# In a study.
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two"):
         dask_processes.add_worker(name)
-    real = Real(tmp_path, configs=16, cluster=dask_processes.cluster)
+    real = Real(tmp_path, configs=10, cluster=dask_processes.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
 
@@ -246,7 +246,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
         return []
 
     kill_one("training child", lambda: [child for _, child in that_train()])
-    real.wait_for_entries(12, process)
+    real.wait_for_entries(10, process)
     kill_one("Dask worker", lambda: [worker for worker, _ in that_train()])
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()

@@ -146,50 +146,6 @@ def test_the_job_of_a_worker_that_does_not_answer_is_lost_and_one_that_joins_goe
 
 
 @pytest.mark.slow
-def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
-    real = make(workers=1, search=RANDOM)
-    process = real.start()
-    real.wait_for_entries(4, process)
-    zygote = eventually(lambda: zygotes_of(process), process, real)[0]
-    zygote.suspend()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert outcomes(real) == {"lost": 1}, messages(real)
-    assert "zygote process did not answer for 5 s" in messages(real)[0]
-    assert_gone([zygote])
-
-
-@pytest.mark.slow
-def test_a_stopped_child_is_hung(make: Callable[..., Real]) -> None:
-    real = make(workers=1, search=RANDOM, training={"stall_timeout": 4})
-    process = real.start()
-    real.wait_for_entries(4, process)
-    child = eventually(lambda: children_of(process), process, real)[0]
-    child.suspend()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert outcomes(real) == {"hung": 1}, messages(real)
-
-
-@pytest.mark.slow
-def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
-    """All processes stand still for longer than any of them may, and none of them is taken for gone."""
-    real = make(search=RANDOM)
-    process = real.start()
-    real.wait_for_entries(4, process)
-    eventually(lambda: len(children_of(process)) == 2, process, real)
-    everything = [psutil.Process(process.pid), *all_below(process)]
-    for one in everything:
-        one.suspend()
-    time.sleep(12)
-    for one in reversed(everything):
-        one.resume()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert not outcomes(real), messages(real)
-
-
-@pytest.mark.slow
 def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
     """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
     real = make(

@@ -154,9 +154,3 @@ def train_slowly(trial: Any) -> None:
         Path(trial.folder, f"rank-{trial.rank}.pid").write_text(str(os.getpid()))
     time.sleep(0.5)
     train(trial)
-
-
-def train_slower_together(trial: Any) -> None:
-    """As ``train``, but several ranks take far longer than one, whatever else the machine does."""
-    time.sleep(0.1 if trial.world_size == 1 else 6.0)
-    train(trial)

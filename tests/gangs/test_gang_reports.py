@@ -10,8 +10,8 @@ import pytest
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Checkpoint, Outcome, Report
-from hpo_core.training.child.processes import AT_DISK, COMPUTED, STOPPED, WAITED, process_state
-from hpo_core.training.process_group import LOST_PEER, gang_report, is_lost_peer
+from hpo_core.training.child.processes import AT_DISK, COMPUTED, STOPPED, WAITED
+from hpo_core.training.process_group import LOST_PEER, gang_report
 
 PEER = f"It {LOST_PEER} (RuntimeError: Connection closed by peer)"
 
@@ -76,18 +76,3 @@ def test_a_result_is_that_of_rank_0_with_what_all_used() -> None:
     assert found.checkpoint == checkpoint and (found.started, found.ended) == (4.0, 12.0)
     assert found.usage == Usage(memory=12, cores=1.25, unit_seconds=2.0)
     assert gang_report([GOOD, GOOD]).usage is msgspec.UNSET
-
-
-def test_only_errors_of_collectives_are_a_lost_peer() -> None:
-    gloo = "[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19354"
-    assert is_lost_peer(RuntimeError(gloo))
-    assert is_lost_peer(type("DistBackendError", (RuntimeError,), {})("NCCL"))
-    assert not is_lost_peer(RuntimeError("shape mismatch"))
-    assert not is_lost_peer(KeyError("connection closed by peer"))
-
-
-def test_the_state_of_a_process_is_read() -> None:
-    import os
-
-    assert process_state(os.getpid()) == COMPUTED
-    assert process_state(2**22 + 1) == ""

@@ -22,7 +22,6 @@ from hpo_core.training.ranks import (  # noqa: E402
     differing,
     own_state,
     state_for,
-    unwrapped,
 )
 from hpo_core.training.request import RankPlace  # noqa: E402
 from hpo_core.training.saved_state import state_of  # noqa: E402
@@ -94,12 +93,6 @@ def test_only_what_differs_is_saved_and_each_rank_gets_its_own() -> None:
 def _random_of(seed: int) -> Any:
     tracked(seed)
     return torch.get_rng_state()
-
-
-def test_a_wrapper_for_data_parallel_training_is_taken_off() -> None:
-    model = torch.nn.Linear(2, 2)
-    assert unwrapped(torch.nn.DataParallel(model)) is model
-    assert unwrapped(model) is model and unwrapped("text") == "text"
 
 
 class Alone(Ranks):

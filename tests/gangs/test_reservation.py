@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,7 +81,7 @@ class Judge:
 JOBS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9).map(float)), max_size=7)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(capacity=st.integers(1, 8), running=JOBS, waiting=JOBS, unknown=st.sets(st.integers(0, 6)))
 def test_every_decision_is_what_an_independent_judge_reads_from_the_rule(
     capacity: int, running: list[tuple[int, float]], waiting: list[tuple[int, float]], unknown: set[int]
@@ -160,10 +159,9 @@ class Mix:
             self.promised[waiting[0].trial] = earliest(waiting[0].demand.slots, self.clock.now, self.workers, running)
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_two_hundred_mixes_end_and_no_promise_is_broken(block: int) -> None:
+def test_fifty_mixes_end_and_no_promise_is_broken() -> None:
     filled = promised = 0
-    for seed in range(50 * block, 50 * block + 50):
+    for seed in range(50):
         mix = Mix(seed, known=True)
         mix.play()
         assert mix.began.keys() == {job.trial for job in mix.jobs}
@@ -176,7 +174,7 @@ def test_two_hundred_mixes_end_and_no_promise_is_broken(block: int) -> None:
 
 
 def test_without_durations_gaps_stay_empty_and_nobody_is_overtaken() -> None:
-    for seed in range(60):
+    for seed in range(20):
         mix = Mix(seed, known=False)
         mix.play()
         arrival = sorted(mix.jobs, key=lambda job: (mix.arrives[job.trial], job.trial))

@@ -27,7 +27,7 @@ def choices(lists: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
     return [choice for choice in product(*lists) if len(set(choice)) == len(choice)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_seats_are_what_a_list_of_all_choices_allows(data: st.DataObject) -> None:
     busy = data.draw(st.lists(st.booleans(), min_size=1, max_size=5))

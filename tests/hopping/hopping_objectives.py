@@ -51,17 +51,6 @@ def train(trial: Any) -> None:
         trial.report(train_loss=model.loss(data))
 
 
-def ends_epochs(trial: Any) -> None:
-    """Evaluates by itself, once an epoch."""
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        data = load(trial.partition)
-        model.seen.append(int(data["number"]))
-        if trial.ends_epoch:
-            trial.report(val_loss=float(len(model.seen)))
-
-
 def never_looks(trial: Any) -> None:
     model = Linear()
     trial.track(model=model)

@@ -109,9 +109,13 @@ def trained_with(folder: Path, objective: str, load: str) -> Report:
         here.forget_partitions(str(folder))
 
 
-@pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("mishap", ["delete", "truncate", "replace", "blink", "broken", "forbid"])
-@pytest.mark.parametrize(("objective", "load"), [("train", ""), ("slow", "load")])
+@pytest.mark.parametrize(
+    ("mishap", "known", "objective", "load"),
+    [
+        ("delete", True, "train", ""), ("replace", True, "train", ""), ("truncate", False, "train", ""),
+        ("replace", False, "slow", "load"), ("forbid", True, "slow", "load"), ("blink", True, "slow", "load"),
+    ],
+)  # fmt: skip
 def test_what_happens_to_a_partition_while_it_is_read_is_not_the_trials_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str, known: bool, objective: str, load: str
 ) -> None:
@@ -128,7 +132,7 @@ def test_what_happens_to_a_partition_while_it_is_read_is_not_the_trials_fault(
         assert report.doubt is not msgspec.UNSET and report.doubt.partition == "part-0.npz"
 
 
-@pytest.mark.parametrize("mishap", ["delete", "truncate", "replace", "forbid"])
+@pytest.mark.parametrize("mishap", ["truncate", "replace"])
 def test_a_partition_that_changes_after_it_was_read_costs_the_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str
 ) -> None:
@@ -152,8 +156,7 @@ def test_a_mapped_partition_that_is_truncated_kills_the_process_and_blames_no_tr
     assert report.doubt is not msgspec.UNSET
 
 
-@pytest.mark.parametrize("mishap", ["bug", "network", "other"])
-@pytest.mark.parametrize(("objective", "load"), [("train", ""), ("slow", "load")])
+@pytest.mark.parametrize(("mishap", "objective", "load"), [("bug", "train", ""), ("network", "slow", "load")])
 def test_a_bug_of_the_user_is_the_trials_fault_where_the_partition_is_intact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str, objective: str, load: str
 ) -> None:
@@ -165,9 +168,7 @@ def test_a_bug_of_the_user_is_the_trials_fault_where_the_partition_is_intact(
     assert report.doubt is msgspec.UNSET
 
 
-@pytest.mark.parametrize(
-    ("mishap", "objective", "load"), [("delete", "train", ""), ("delete", "slow", "load"), ("blink", "train", "")]
-)
+@pytest.mark.parametrize(("mishap", "objective", "load"), [("delete", "slow", "load"), ("blink", "train", "")])
 def test_a_study_in_the_users_own_process_halts_without_its_partition(
     tmp_path: Path, mishap: str, objective: str, load: str
 ) -> None:

@@ -43,7 +43,7 @@ def test_every_method_ends_with_gangs_under_the_invariants(search: str, validati
     assert audit(list(world.journal.entries("hopping"))).clean
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_workers_that_leave_and_gangs_that_are_lost_change_no_invariant(seed: int) -> None:
     workers = [Worker(), Worker(leaves=40.0 + 7 * seed), Worker(joins=20.0), *[Worker()] * 3, Worker(leaves=95.0)]
     world = hopping(workers=workers)

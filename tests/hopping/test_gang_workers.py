@@ -141,29 +141,6 @@ def test_a_controller_that_is_killed_within_a_gang_goes_on_at_the_end_of_an_epoc
     runs.judge("killed")
 
 
-def test_what_was_too_slow_is_not_measured_again_after_a_controller_was_killed(runs: HoppingRuns) -> None:
-    """One model after the other on four workers: the first one finds out that two ranks are slower than one."""
-    search = {"method": "random", "configs": 2, "max_resource": 2}
-    data = {"partitions": runs.names[:4], "validation": runs.names[4:], "folder": str(runs.folder), "concurrent": 1}
-    path = runs.hopping("slower", "train_slower_together", search=search, data=data, scaling={"efficiency": 1.0})
-    process = runs.start("tune", path)
-    runs.until(process, lambda: runs.exists("slower") and runs.events("slower", JobCompleted))
-    runs.look(process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    left = psutil.wait_procs(list(runs.seen), timeout=600)[1]
-    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
-    before = runs.groups("slower")
-    measured = [len(group) for groups in before.values() for group in groups if len(group) > 1]
-    assert len(measured) >= 2 and {trial for trial, _ in before} == {0}
-    runs.run("resume", "slower")
-    assert runs.whole("slower").state.completed_jobs == 2
-    after = runs.groups("slower")
-    assert after.items() >= before.items()
-    later = [len(group) for key in after.keys() - before.keys() for group in after[key]]
-    assert later and set(later) == {1}, later
-
-
 def test_a_worker_that_dies_with_its_rank_costs_one_unit(runs: HoppingRuns, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two", "three", "four"):
         dask_processes.add_worker(name)

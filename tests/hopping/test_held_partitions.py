@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,60 +83,3 @@ def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.Mon
     while "study" not in here.held_partitions() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert here.held_partitions()["study"][0] == [0] and not failures
-
-
-def test_a_file_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A unit that finds another file doubts it; a look that began before must not say again that it lies here."""
-    (tmp_path / "part-0.npz").write_bytes(b"data")
-    monkeypatch.setattr(here, "FIRST_SECONDS", 600.0)
-    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
-    here.watch_partitions("study", str(tmp_path), FILES)
-    assert here.held_partitions()["study"][0] == [0]
-    original, replaced = Holdings.look, []
-
-    def look(self: Holdings) -> Held:
-        seen = original(self)
-        if not replaced:
-            (tmp_path / "part-0.npz").unlink()
-            replaced.append(True)
-            here.doubt_partition("study", "part-0.npz")
-        return seen
-
-    monkeypatch.setattr(Holdings, "look", look)
-    watched = here._watched["study"]
-    watched._looking = True
-    watched._look()
-    assert here.held_partitions()["study"][0] == []
-
-
-def test_a_large_partition_that_is_read_again_is_not_missing_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a mount that blinked its digest is computed anew, for minutes: the study must not stop for that."""
-    content = b"data"
-    (tmp_path / "part-0.npz").write_bytes(content)
-    file = PartitionFile(name="part-0.npz", digest=hashlib.sha256(content).hexdigest())
-    began, go_on, original = threading.Event(), threading.Event(), hashlib.file_digest
-
-    def digest(opened: Any, name: str) -> Any:
-        began.set()
-        assert go_on.wait(600)
-        return original(opened, name)
-
-    monkeypatch.setattr(here, "FIRST_SECONDS", 600.0)
-    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
-    here.watch_partitions("study", str(tmp_path), [file])
-    before = here.held_partitions()["study"]
-    assert before[0] == [0] and not before[3]
-    monkeypatch.setattr(hashlib, "file_digest", digest)
-    number = here.doubt_partition("study", "part-0.npz")
-    assert began.wait(600)
-    said = here.held_partitions()["study"]
-    assert said == ([], {}, number, True) and number > before[2]
-    go_on.set()
-    end = time.monotonic() + 600
-    while here.held_partitions()["study"][0] != [0] and time.monotonic() < end:
-        time.sleep(0.01)
-    assert here.held_partitions()["study"][2] > number and not here.held_partitions()["study"][3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import random
 import re
@@ -336,31 +335,6 @@ def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path)
             assert after[key]["weights"].tobytes() == before[key]["weights"].tobytes()
 
 
-def test_a_partition_that_is_replaced_blames_no_trial(tmp_path: Path) -> None:
-    write_partitions(tmp_path / "data", [0, 1])
-    files = [
-        {"name": path.name, "digest": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path in sorted((tmp_path / "data").iterdir())
-    ]
-    hopping = Hopping(
-        tmp_path,
-        objective="tests.hopping.hopping_objectives:slow",
-        data={"partitions": files, "folder": str(tmp_path / "data")},
-        search={"method": "random", "max_resource": 40, "configs": 3},
-    )
-    process = hopping.start()
-    hops = hopping.home.study_folder(hopping.name) / "hops"
-    until(lambda: any(hops.glob("*/progress.msgpack")), process)
-    path = tmp_path / "data" / "part-1.npz"
-    whole, other = path.read_bytes(), path.with_suffix(".other")
-    other.write_bytes(whole[:-30] + b"x" * 30)
-    other.replace(path)
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode != 0
-    assert "part-1.npz of study 'hops' has been on no worker" in said and "its content is another one" in said
-    assert not [failure for trial in hopping.study().state.trials for failure in trial.failures]
-
-
 def lossy(tmp_path: Path, **changes: Any) -> Hopping:
     """A study that loads its partitions by a function, some of which go while it runs."""
     write_partitions(tmp_path / "data", [0, 1, 2])
@@ -376,43 +350,6 @@ def lossy(tmp_path: Path, **changes: Any) -> Hopping:
 
 def outcomes(hopping: Hopping) -> list[tuple[Outcome, str]]:
     return [(failure.outcome, failure.message) for trial in hopping.study().state.trials for failure in trial.failures]
-
-
-@pytest.mark.parametrize("objective", ["slow", "train_slowly"])
-def test_partitions_that_go_for_some_seconds_blame_no_trial(tmp_path: Path, objective: str) -> None:
-    """A mount that blinks, ``mv``, ``rm`` and ``cp``, a copy that is half written: units wait, and trials go on."""
-    hopping = lossy(tmp_path, objective=f"tests.hopping.partition_mishaps:{objective}")
-    if objective == "train_slowly":  # it reads its partition by itself
-        plain = json.loads(hopping.file.read_text())
-        del plain["data"]["load"]
-        hopping.file.write_text(json.dumps(plain))
-    process = hopping.start()
-    folder = tmp_path / "data"
-    until(lambda: any((hopping.home.study_folder(hopping.name) / "hops").glob("*/progress.msgpack")), process)
-    away, part = tmp_path / "away", folder / "part-1.npz"
-    whole = part.read_bytes()
-    for seconds in (0.0, 3.0):
-        folder.rename(away)  # the mount
-        time.sleep(seconds)
-        away.rename(folder)
-        time.sleep(1.0)
-        part.unlink()
-        time.sleep(seconds)
-        part.write_bytes(whole[: len(whole) // 2])
-        time.sleep(seconds)
-        part.write_bytes(whole)
-        time.sleep(1.0)
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, said
-    assert outcomes(hopping) == [], said
-    assert "repeats epoch" in said, "no unit met it"
-    study = hopping.study()
-    assert study.status == "finished" and not any(trial.abandoned for trial in study.state.trials)
-    for event in hopping.completed():
-        assert isinstance(event.visits, tuple)
-        assert sorted((visit.epoch, visit.partition) for visit in event.visits) == sorted(
-            (epoch, part) for epoch in range(6) for part in range(3)
-        )
 
 
 def test_a_partition_that_is_deleted_stops_the_study_after_a_minute_and_it_goes_on_once_it_is_back(

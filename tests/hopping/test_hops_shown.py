@@ -6,49 +6,36 @@ import csv
 import io
 import json
 import math
-import re
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from msgspec.structs import replace
 
-from hpo_core.cli.output import epochs_that_ended
-from hpo_core.execution.hopping.hopped_job import JobProgress, ProgressFiles
 from hpo_core.execution.virtual import Worker
-from hpo_core.journal.codec import decode_entry
-from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.events import ControllerStarted, Entry
+from hpo_core.model.events import Entry
 from hpo_core.model.hops import Visit
-from hpo_core.model.trial import Checkpoint
-from hpo_core.report import hop_lanes
 from hpo_core.report.hop_lanes import hop_figure, hop_tables, units_of
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
 from hpo_core.report.timelines import jobs_over_time
 from hpo_core.report.trials_table import embedded_trials
-from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import visits_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.formatting import byte_count
 from hpo_core.views.hop_views import (
     PartitionNames,
-    epoch_lines,
     hop_units,
     hopping_line,
     mean_utilization,
     moved_bytes,
     partition_uses,
     plain_hops,
-    short_names,
     visit_lines,
     worker_uses,
 )
 from hpo_core.views.trial_story import trial_story
-from tests.golden.make import FOLDER as GOLDEN
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 from tests.report.test_report import World, html
 
@@ -136,42 +123,6 @@ def test_the_chart_has_a_bar_for_each_unit(world: VirtualHopping, series: Series
         assert f'data-csv="hopping-{name}.csv"' in page
 
 
-def test_many_units_are_drawn_as_one_path_for_each_trial(
-    series: Series, world: VirtualHopping, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hop_lanes, "BARS", 10)
-    found = hop_figure(series)
-    assert found is not None and {trace["type"] for trace in found.data} == {"scatter"}
-    *areas, words = found.data
-    assert [trace["name"] for trace in areas] == [f"trial {number}" for number in range(9)]
-    many = len(visits_of(world))
-    assert sum(trace["x"].count(None) for trace in areas) == len(words["text"]) == many, "all are wider than a pixel"
-    corners = {(area["x"][at], area["x"][at + 1]) for area in areas for at in range(0, len(area["x"]), 5)}
-    assert all(any(low <= middle <= high for low, high in corners) for middle in words["x"])
-    go.Figure(found.data, found.layout)
-    monkeypatch.setattr(hop_lanes, "PIXELS", 10)
-    joined = hop_figure(series)
-    assert joined is not None
-    lines = joined.data[-1]["text"]
-    assert 10 < len(lines) < many / 2, "of what is narrower than a pixel, several together"
-    single = sum(" units, " not in line for line in lines)
-    assert sum(int(re.findall(r"(\d+) units, ", line)[0]) for line in lines if " units, " in line) + single == many
-    assert any(" trials<br>" in line for line in lines)
-
-
-def test_time_in_which_no_controller_ran_is_cut_out(world: VirtualHopping) -> None:
-    recorded = entries(world)
-    cut = len(recorded) // 2
-    at = recorded[cut - 1].time
-    later = [replace(entry, seq=entry.seq + 1, time=entry.time + 5000.0) for entry in recorded[cut:]]
-    stopped = Entry(cut, at + 5000.0, 1, ControllerStarted("second"), ())
-    whole, paused = read_series(recorded), read_series([*recorded[:cut], stopped, *later])
-    assert paused.paused == pytest.approx(5000.0) and paused.wall == pytest.approx(whole.wall)
-    assert paused.active(at + 4000.0) == pytest.approx(at), "within the pause"
-    assert paused.active(at + 5010.0) == pytest.approx(at + 10.0) and paused.active(at - 1.0) == pytest.approx(at - 1.0)
-    assert paused.active(-5.0) == 0.0 and paused.active(1e9) == paused.wall
-
-
 def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -> None:
     lines = list(visit_lines(world.study.spec, world.study.state.trials[0]))
     orders = {epoch: order for (trial, epoch), order in world.orders().items() if trial == 0}
@@ -191,30 +142,6 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
     assert [row[1] for row in rows] == [", ".join(f"part-{place}" for place in orders[k]) for k in sorted(orders)]
 
 
-def test_what_was_measured_of_a_hopping_trial_is_told_by_the_epoch(world: VirtualHopping) -> None:
-    study = Study.from_entries(list(world.journal.entries("hopping")))
-    trial = study.state.trials[0]
-    measured = replace(trial.results[0], usage=Usage(memory=10**6, unit_seconds=2.0))
-    trial.results = (measured, *trial.results[1:])
-    line = next(line for line in trial_story(study, 0) if line.startswith("reached"))
-    assert line.endswith("; used 1 MB, 2 s per epoch"), line
-
-
-def test_long_jobs_and_wide_epochs_are_shortened() -> None:
-    visits = [Visit(epoch, place, "w0", 0.0, 1.0, 0) for epoch in range(300) for place in range(100)]
-    names = PartitionNames(tuple(f"part-{place}" for place in range(100)), 100)
-    lines = list(epoch_lines(visits, names, 200))
-    assert len(lines) == 201 and lines[-1] == "and 100 epochs more"
-    assert lines[0].endswith(" and 36 more; 1 min 40 s")
-
-
-def test_short_names_stay_apart() -> None:
-    assert short_names(["a/x-1.npz", "b/x-1.npz"]) == ("a", "b")
-    assert short_names([]) == ()
-    assert short_names(["p-10-of-20.npz", "p-20-of-20.npz"]) == ("p-10", "p-20")
-    assert short_names(["1.csv", ".csv"]) == ("1.csv", ".csv")
-
-
 def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) -> None:
     line = hopping_line(world.study)
     many = len(visits_of(world))
@@ -226,25 +153,6 @@ def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) ->
     assert len(plain["partitions"]) == 5
     fresh = VirtualHopping(search=METHODS["asha"])
     assert hopping_line(fresh.study).endswith("; no result yet") and plain_hops(fresh.study) == {}
-
-
-def test_running_jobs_say_how_many_epochs_they_have_behind_them(tmp_path: Path) -> None:
-    world = VirtualHopping(search={"method": "random", "max_resource": 5, "configs": 3})
-    jobs = world.study.set_capacity(3)
-    progress = JobProgress(
-        origin=None,
-        params=jobs[1].params,
-        epoch=2,
-        state=Checkpoint("hops/trial-00001/state", "", 2, 7),
-        visits=[],
-        points=(),
-        elapsed=3.0,
-    )
-    ProgressFiles(tmp_path).save(1, progress)
-    assert epochs_that_ended(world.study, tmp_path) == {}, "without the state that belongs to it, it is of no use"
-    (tmp_path / "hops/trial-00001/state").write_bytes(b"weights")
-    assert epochs_that_ended(world.study, tmp_path) == {1: " (2 done)"}
-    assert epochs_that_ended(World().study, tmp_path) == {}, "of studies that hop alone"
 
 
 def test_mlflow_gets_each_visit_and_the_bytes(world: VirtualHopping) -> None:
@@ -275,10 +183,3 @@ def test_studies_that_do_not_hop_have_none_of_it() -> None:
     assert trials is not None and not any("visits" in one for one in trials["details"].values())
     jobs = jobs_over_time(plain)
     assert jobs is not None and "Each row is a worker" in jobs.caption
-
-
-def test_the_golden_journal_draws() -> None:
-    lines = (GOLDEN / "hopped-format-1.jsonl").read_text().splitlines()
-    found = read_series(decode_entry(line) for line in lines)
-    page = render(found)
-    assert "Units on workers: busy " in page and "part-3" in page

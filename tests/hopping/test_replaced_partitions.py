@@ -53,13 +53,13 @@ def test_no_unit_trains_on_files_of_the_same_size_that_take_the_place_of_partiti
     data, notes, home = tmp_path / "data", tmp_path / "notes", tmp_path / "home"
     data.mkdir()
     notes.touch()
-    for number in range(4):
+    for number in range(2):
         (data / f"part-{number}.bin").write_bytes(RIGHT)
-    units, swapped = 12 * 4 * 4, threading.Event()
+    units, swapped = 8 * 4 * 2, threading.Event()
 
     def swap() -> None:
         """Each file is another one until units have met that, then it is itself again."""
-        for number in range(4):
+        for number in range(2):
             path, away = data / f"part-{number}.bin", data / f"away-{number}"
             count = eventually(lambda: len(notes.read_text().splitlines())) + 8
             eventually(lambda count=count: len(notes.read_text().splitlines()) >= min(count, units // 2))
@@ -74,7 +74,7 @@ def test_no_unit_trains_on_files_of_the_same_size_that_take_the_place_of_partiti
     changes = threading.Thread(target=swap, daemon=True)
     changes.start()
     result = hpo.tune(
-        train, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=12, max_resource=4), name="s",
+        train, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=8, max_resource=4), name="s",
         home=home, data={"partitions": "part-*.bin", "folder": str(data)}, constants={"notes": str(notes)}, workers=2,
         progress=False, prefect="off", tracking={"mlflow": "off"},
     )  # fmt: skip
@@ -82,8 +82,8 @@ def test_no_unit_trains_on_files_of_the_same_size_that_take_the_place_of_partiti
     entries = list(Home(home).open_journal().entries("s"))
     assert audit(entries).clean
     reports = [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
-    assert len(reports) == 12
-    assert all(event.metrics == {"loss": 0.0, "right": 16.0} for event in reports), "4 epochs of 4 partitions"
+    assert len(reports) == 8
+    assert all(event.metrics == {"loss": 0.0, "right": 8.0} for event in reports), "4 epochs of 2 partitions"
     assert all(str(file.digest).startswith("blake3:") for file in result.spec.partitions), "the journal has them"
 
 

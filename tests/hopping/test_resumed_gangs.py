@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Study
@@ -102,25 +100,6 @@ def test_a_size_that_was_too_slow_is_not_tried_again_after_a_kill_at_any_entry(s
         assert sizes(after).count(2) == sizes(entries[:cut]).count(2), f"killed after entry {cut}"
 
 
-def test_a_large_gang_is_used_at_once_after_a_kill() -> None:
-    """Eight ranks are as fast as linear; a controller that knows nothing begins with one, two and three again."""
-
-    def one_after_the_other() -> VirtualHopping:
-        return VirtualHopping(
-            search={"method": "random", "max_resource": 4, "configs": 2},
-            speedup=lambda job: float(job.unit.ranks),  # type: ignore[union-attr]
-            **{"partitions": 8, "workers": [Worker()] * 8, "more": GANGS, "data": {"concurrent": 1}},
-        )
-
-    entries = list(one_after_the_other().run().journal.entries("hopping"))
-    cut = next(cut for cut in range(2, len(entries)) if 8 in sizes(entries[:cut]))
-    known = sizes(entries[:cut])
-    assert known[:3] == [1, 2, 3] and known[-2:] == [8, 8]
-    again = go_on(one_after_the_other(), entries[:cut]).run()
-    new = sizes(list(again.journal.entries("hopping")))[len(known) :]
-    assert new == sizes(entries)[len(known) :] == [1, 7, 8, 8, 8], "its second trial is new to both"
-
-
 def test_epochs_that_ended_of_a_job_under_way_count(tmp_path: Path) -> None:
     """They are in the folder of the study and not in the journal."""
     search = {"method": "random", "max_resource": 6, "configs": 1}
@@ -142,38 +121,3 @@ def test_epochs_that_ended_of_a_job_under_way_count(tmp_path: Path) -> None:
     again = go_on(on_disk(), entries, tmp_path, killed=30.0).run()
     again.judge()
     assert sizes(list(again.journal.entries("hopping"))).count(2) == 2
-
-
-def test_units_of_a_failed_attempt_count_once() -> None:
-    """The attempt that goes on after them has them as well."""
-    world = world_of("sha").run()
-    entries = list(world.journal.entries("hopping"))
-    number, event = next(
-        (number, event)
-        for number, entry in enumerate(entries)
-        for event in entry.events
-        if isinstance(event, JobCompleted) and 2 in sizes([entry])
-    )
-    failed = AttemptFailed(
-        trial=event.trial, attempt=event.attempt, stage=event.stage, target=event.resource, outcome="lost",
-        message="", visits=event.visits, together=event.together,
-    )  # fmt: skip
-    twice = [*entries[:number], *_with(entries[number], failed), *entries[number:]]
-    never_again = [*entries[:number], *_with(entries[number], failed), *entries[number + 1 :]]
-    counts = []
-    for each in (entries, twice, never_again):
-        times = UnitTimes([1.0] * 8)
-        observe_recorded(times, each)
-        counts.append(times.measured_gangs())
-    assert counts[0] and counts[0] == counts[1] == counts[2]
-
-
-def _with(entry: Entry, event: Any) -> list[Entry]:
-    return [msgspec.structs.replace(entry, events=(event,))]
-
-
-def test_where_sizes_are_given_the_journal_is_not_read() -> None:
-    world = world_of(more=GANGS | {"scaling": {"speedups": {2: 2.0}}})
-    unread = itertools.count()
-    HoppingExecutor(world.units, world.study.spec, None, entries=unread)  # type: ignore[arg-type]
-    assert next(unread) == 0

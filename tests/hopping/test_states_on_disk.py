@@ -18,11 +18,10 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import CheckpointError, SpecError, StorageError
+from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.partition_data import partition_data
 from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.hopping.hopping_objectives import write_partitions
@@ -149,16 +148,6 @@ def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
     finally:
         trainer.close()
     assert isinstance(report.checkpoint, Checkpoint), report
-
-
-def test_a_loader_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
-    write_partitions(tmp_path, [0])
-    request = JobRequest(
-        study="s", job=Job(0, 0, Rung(0, 0), 1, {}), objective="a:b", metric="loss", seed=1, folder=str(tmp_path),
-        partition_folder=str(tmp_path), partitions=("part-0.npz",), load="tests.hopping.hopping_objectives:none",
-    )  # fmt: skip
-    with pytest.raises(SpecError, match=r"^data\.load = 'tests.*:none': .* no function"):
-        partition_data(request, "part-0.npz")
 
 
 def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def driven(folder: Path, **stop: Any) -> Study:
     study = Study.create(make_spec(search=RANDOM, stop=stop), MemoryJournal())
     study.epoch = study.journal.claim(study.name, current_owner())
     ends_by_itself = "total_resource" in stop or stop["running"] == "finish"
-    executor = InProcess(study, patience=3.0 if ends_by_itself else 600.0)
+    executor = InProcess(study, patience=1.0 if ends_by_itself else 600.0)
     Loop(study, executor, checkpoints=CheckpointCleanup(study, folder), takeover=Takeover(owner=current_owner())).run()
     return study
 

@@ -53,7 +53,7 @@ def report_of(job: Job, result: float | Outcome, size: int) -> Report:
     return msgspec.structs.replace(report, checkpoint=Checkpoint(uri, "", job.target, size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(searches(), LIMITS, st.integers(1, 9), st.lists(STEP, max_size=100), st.data())
 def test_a_limit_holds_at_every_moment(
     search: dict[str, Any], limits: dict[str, int], workers: int, script: list[tuple[int, Any]], data: st.DataObject
@@ -93,7 +93,7 @@ def test_a_limit_holds_at_every_moment(
     assert again.checkpoints.uris == live.uris
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(searches(), st.integers(1, 9), st.lists(st.tuples(STEP, st.integers(0, 400)), max_size=80))
 def test_whatever_the_sizes_a_study_ends_or_says_what_it_needs(
     search: dict[str, Any], workers: int, script: list[tuple[tuple[int, Any], int]]

@@ -215,4 +215,4 @@ class HopLaws(RuleBasedStateMachine):
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_laws_hold_whatever_happens(policy: str) -> None:
     machine = type("HopLaws", (HopLaws,), {"policy": policy})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=40, deadline=None))

@@ -75,7 +75,7 @@ def play(search: dict[str, Any], workers: int, script: list[tuple[int, float | O
     return study
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(searches(), st.integers(1, 9), st.lists(STEP, max_size=120))
 def test_laws_of_any_study(search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]]) -> None:
     study = play(search, workers, script)
@@ -106,7 +106,7 @@ def test_laws_of_any_study(search: dict[str, Any], workers: int, script: list[tu
     assert audit(entries).clean
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(searches(), st.integers(1, 9), st.lists(STEP, max_size=60), st.data())
 def test_recovery_at_any_entry_is_lawful(
     search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]], data: st.DataObject
@@ -128,7 +128,7 @@ def test_recovery_at_any_entry_is_lawful(
     assert audit(journal.entries("world")).clean
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=80), st.integers(2, 5), st.data())
 def test_rung_agrees_with_a_plain_sort(losses: list[float | None], eta: int, data: st.DataObject) -> None:
     rung = LossRung(1, eta)

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import optuna
 import pytest
 import sqlalchemy as sa
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.cli.app import run
@@ -162,12 +162,10 @@ def checked_commands(name: bytes, place: str, played: Path) -> None:
                     assert code == 0 or repr(os.fsdecode(name))[1:-1] in error
 
 
-@pytest.mark.parametrize("place", ["home", "working folder", "study file"])
-@settings(max_examples=3)
-@given(name=names)
-@example(name=b"a%41b")
-@example(name=b"a\nb")
-@example(name=b"a\xff")
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [(b"a%41b", "home"), (b"a\xff", "home"), (b"a\nb", "working folder"), (b"-a#", "study file")],
+)
 def test_commands_work_or_say_the_name_in_one_line(name: bytes, place: str, played: Path) -> None:
     checked_commands(name, place, played)
 
@@ -179,6 +177,7 @@ def test_commands_work_or_say_each_odd_name_in_one_line(place: str, played: Path
         checked_commands(name, place, played)
 
 
+@settings(max_examples=30)
 @given(name=names)
 def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
     with TemporaryDirectory() as made:
@@ -202,7 +201,7 @@ def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
         assert list(Path(made).iterdir()) == [folder]
 
 
-@pytest.mark.parametrize("name", ["{a}", "{", "50%#"])
+@pytest.mark.parametrize("name", ["{a}", "50%#"])
 def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     file = tmp_path / name / "optuna.db"
@@ -212,6 +211,7 @@ def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path)
         import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[], levels=[])
 
 
+@pytest.mark.slow
 def test_mlflow_makes_its_database_whatever_the_working_folder_is_called(tmp_path: Path) -> None:
     work = tmp_path / "it's :x"
     work.mkdir()

@@ -42,7 +42,7 @@ def differ_by_one(counts: list[int]) -> bool:
 
 
 @given(splits())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_example_is_in_one_partition(case: Any) -> None:
     found = made(case)
     arguments = case[0]
@@ -54,7 +54,7 @@ def test_every_example_is_in_one_partition(case: Any) -> None:
 
 
 @given(splits())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_counts_differ_by_one_at_most_and_those_of_each_class_too(case: Any) -> None:
     found = made(case)
     arguments, classes = case

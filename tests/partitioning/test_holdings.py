@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -109,38 +108,6 @@ def test_a_digest_is_computed_once_for_each_version(
     assert holdings.look() == ({"b"}, {})
 
 
-def test_a_file_written_twice_between_two_ticks_of_the_clock_is_noticed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its times are then the same before and after: as on a file system that counts whole seconds."""
-
-    def coarse(status: os.stat_result) -> tuple[int, ...]:
-        return status.st_dev, status.st_ino, status.st_size, 7, 7
-
-    monkeypatch.setattr(holdings_here, "signature_of", coarse)
-    holdings = Holdings(folder, [known("b", b"678")])
-    assert holdings.look() == ({"b"}, {})
-    (folder / "b").write_bytes(b"xyz")
-    assert "its content is another one" in holdings.look().problems["b"]
-    (folder / "b").write_bytes(b"678")
-    assert holdings.look() == ({"b"}, {})
-
-
-def test_a_file_that_changed_long_ago_is_read_once(
-    folder: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holdings = Holdings(folder, [known("b", b"678")])
-    for later, read in (0, 1), (1, 2), (3600, 3), (3601, 3), (-3600, 3):
-        now = (folder / "b").stat().st_ctime_ns + later * 10**9
-        monkeypatch.setattr(time, "time_ns", lambda now=now: now)
-        assert holdings.look() == ({"b"}, {})
-        assert len(computed) == read
-    fresh = Holdings(folder, [known("b", b"678")])
-    for _ in range(3):
-        assert fresh.look() == ({"b"}, {})
-    assert len(computed) == 4, "a server's clock that is an hour ahead makes no file be read at each look"
-
-
 def test_links_are_followed_inside_the_folder_alone(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"1")
     (tmp_path / "elsewhere").mkdir()
@@ -160,13 +127,6 @@ def test_links_are_followed_inside_the_folder_alone(folder: Path, tmp_path: Path
 def test_a_folder_that_is_itself_a_link_is_a_place_like_others(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mounted").symlink_to(folder)
     assert Holdings(tmp_path / "mounted", [known("b", b"678")]).look() == ({"b"}, {})
-
-
-def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
-    os.mkfifo(folder / "fifo")
-    names, problems = Holdings(folder, [PartitionFile(name="fifo"), PartitionFile(name="shards")]).look()
-    assert not names
-    assert "is no regular file" in problems["fifo"] and "is no regular file" in problems["shards"]
 
 
 def test_nothing_is_raised_whatever_the_folder_is(folder: Path, tmp_path: Path) -> None:

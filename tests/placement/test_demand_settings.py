@@ -113,27 +113,3 @@ def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> No
     model.write_text("raise SystemExit('larger')\n")
     assert objective_digest(name, path) != with_model, "a model defined elsewhere decides, too"
     assert not [module for module in sys.modules if module.startswith("lab_of_digests")]
-
-
-def test_of_an_installed_package_it_is_the_module_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "optuna.samplers._grid:GridSampler"
-    first = objective_digest(name)
-    read = Path.read_bytes
-    opened: list[Path] = []
-    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read(path))
-    assert objective_digest(name) == first
-    assert [path.name for path in opened] == ["_grid.py"]
-    monkeypatch.setattr(Path, "read_bytes", lambda path: b"edited")
-    assert objective_digest(name) != first
-
-
-@pytest.mark.parametrize(
-    "name", ["", ":", "a..b:c", "sys:exit", "math:sqrt", "no_such_module:f", "tests:f.g", "\ud800:f"]
-)
-def test_the_digest_of_what_has_no_file_is_that_of_the_name(name: str) -> None:
-    assert len(objective_digest(name)) == 64
-
-
-def test_a_folder_of_the_study_comes_before_installed_packages(tmp_path: Path) -> None:
-    (tmp_path / "statistics.py").write_text("def mean(): ...\n")
-    assert objective_digest("statistics:mean", [str(tmp_path)]) != objective_digest("statistics:mean")

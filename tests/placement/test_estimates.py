@@ -258,7 +258,7 @@ def learned(attempts: list[tuple[int, int, bool]]) -> Estimates:
     return known
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(ATTEMPTS, st.randoms(use_true_random=False))
 def test_laws_of_memory(attempts: list[tuple[int, int, bool]], rng: random.Random) -> None:
     known = learned(attempts)

@@ -171,7 +171,7 @@ steps = st.lists(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @given(steps=steps, most=st.sampled_from([1, 2, 3, 16]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_the_laws_of_packing_hold_at_every_entry(policy: str, steps: list[tuple[Any, ...]], most: int) -> None:
     played = PackedStudy(policy, most)
     free = {"a": 40, "b": 40}

@@ -100,12 +100,3 @@ def test_a_daemon_started_by_hand_is_used_and_left_alone(stub: MpsStub, monkeypa
         by_hand.wait(LIMIT)
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/given")
     assert daemons(stub).pipes("GPU-a") == "/given"
-
-
-@pytest.mark.slow
-def test_a_daemon_that_never_answers_is_given_up(stub: MpsStub) -> None:
-    stub.behave("mute")
-    users = daemons(stub)
-    assert "does not answer" in users.prepare(["GPU-a"])
-    until(lambda: not stub.living(), "it is not left behind")
-    users.close()

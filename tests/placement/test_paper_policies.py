@@ -12,7 +12,7 @@ from hpo_core.placement.policies import FirstFit, PackingPolicy, WorstFit
 from hpo_core.placement.room import WHOLE, Room, SharedDevice, WaitingJob
 from tests.placement.problems import cluster, waiting
 
-INSTANCES = 250
+INSTANCES = 60
 
 
 def algorithm(number: int, grid: list[WaitingJob], room: Room, decreasing: bool) -> list[tuple[int, int]]:

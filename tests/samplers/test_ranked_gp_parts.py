@@ -9,9 +9,9 @@ import numpy as np
 import optuna
 import pytest
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution
 
-from hpo_core.samplers import belief, gaussian_process, ranked_results
+from hpo_core.samplers import belief, gaussian_process
 from hpo_core.samplers.gaussian_process import UnitCube
 from hpo_core.samplers.ranked_results import Results
 
@@ -70,16 +70,6 @@ def test_residuals_of_left_out_points_are_those_of_a_model_without_them() -> Non
         rest = np.arange(20) != one
         model = gaussian_process.Posterior(gaussian_process.Data(features[rest], owner, scores[rest]), settings)
         assert np.allclose(found[~rest], scores[~rest] - model.mean(features[~rest])[0], atol=1e-5)
-
-
-def test_local_candidates_are_trusted_where_the_model_knows_the_best_points() -> None:
-    at = np.linspace(0, 1, 60)
-    smooth = belief.Belief(CUBE, belief.scored_points(CUBE, results((at - 0.4) ** 2, at)))
-    noise = np.random.default_rng(0).normal(size=60)
-    blind = belief.Belief(CUBE, belief.scored_points(CUBE, results(noise, at)))
-    assert blind.trust() < 0.3 < 0.7 < smooth.trust()
-    near = smooth.near(np.random.default_rng(1), 200)
-    assert np.median(np.abs(near[:, 0] - 0.4)) < 0.1 and near.min() >= 0 and near.max() <= 1
 
 
 def test_the_gradient_of_the_likelihood_is_that_of_differences() -> None:
@@ -145,81 +135,5 @@ def test_results_that_are_awaited_and_as_expected_change_what_a_new_fit_would_ch
     assert np.allclose(one, two, atol=1e-5)
 
 
-DISTRIBUTIONS: list[BaseDistribution] = [
-    FloatDistribution(-1, 1),
-    FloatDistribution(1e-7, 10, log=True),
-    FloatDistribution(0, 1, step=0.3),
-    FloatDistribution(2, 2),
-    IntDistribution(0, 9),
-    IntDistribution(-3, 8, step=2),
-    IntDistribution(1, 1000, log=True),
-    IntDistribution(5, 5, log=True),
-    CategoricalDistribution(["a", None, 3.5]),
-]
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=repr)
-def test_values_are_inside_and_come_back(distribution: BaseDistribution) -> None:
-    cube = UnitCube({"p": distribution})
-    points = cube.draw(np.random.default_rng(0), 300)
-    values = [cube.params(point)["p"] for point in points]
-    assert all(distribution._contains(distribution.to_internal_repr(value)) for value in values)
-    if not distribution.single():
-        assert np.allclose(cube.points([{"p": value} for value in values]), points, atol=1e-9)
-    if isinstance(distribution, IntDistribution) and not distribution.log and not distribution.single():
-        counts = [values.count(one) for one in set(values)]
-        assert min(counts) > 0.4 * max(counts), "both ends are as likely as the rest"
-
-
 def trial(**more: object) -> optuna.trial.FrozenTrial:
     return optuna.trial.create_trial(**{"params": {}, "distributions": {}} | more)  # type: ignore[arg-type]
-
-
-def test_a_trial_counts_by_its_latest_value() -> None:
-    states = optuna.trial.TrialState
-    trials = [
-        trial(value=1.0, intermediate_values={1: 3.0, 9: 1.5}),
-        trial(state=states.PRUNED, intermediate_values={9: NAN, 1: 0.5}),
-        trial(state=states.RUNNING, intermediate_values={3: 2.0, 1: 4.0}),
-        trial(state=states.RUNNING),
-        trial(state=states.FAIL, intermediate_values={1: 0.0}),
-        trial(state=states.PRUNED, system_attrs={ranked_results.PAST: True}),
-    ]
-    read = ranked_results.TrialReader().read(trials)
-    found = ranked_results.of_one_objective(read, optuna.study.StudyDirection.MINIMIZE)
-    assert found.losses.tolist() == [1.0, INF, 2.0, INF]
-    assert found.past.tolist() == [False, False, False, True]
-    assert len(found.params) == 4 and len(found.pending) == 1
-    flipped = ranked_results.of_one_objective(read, optuna.study.StudyDirection.MAXIMIZE)
-    assert flipped.losses.tolist() == [-1.0, INF, -2.0, INF]
-
-
-def test_the_margin_of_a_trial_is_that_of_its_worst_constraint_whatever_the_units() -> None:
-    carried = [[-2.0, -4e9], [1.0, -4e9], [-2.0, 8e9], None, [NAN, 0.0]]
-    trials = [trial(value=1.0, system_attrs={} if one is None else {"constraints": one}) for one in carried]
-    found = ranked_results.of_one_objective(
-        ranked_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
-    )
-    margins = belief.worst_margins(found.constraints)
-    assert margins is not None
-    assert np.allclose(margins, np.arcsinh([-1.0, 0.5, 2.0, NAN, np.sinh(3.0)]), equal_nan=True)
-    only_whether = belief.worst_margins(np.array([[0.0], [1.0], [0.0]]))
-    assert only_whether is not None and list(only_whether > 0) == [False, True, False]
-    assert only_whether[0] == -only_whether[1], "0 says that it holds, not that it barely holds"
-    assert belief.worst_margins(None) is None
-
-
-def test_a_finite_space_is_listed_whole() -> None:
-    space = {
-        "a": IntDistribution(1, 7, step=2),
-        "b": CategoricalDistribution(["u", "v"]),
-        "c": FloatDistribution(0.1, 0.4, step=0.1),
-        "d": IntDistribution(1, 5, log=True),
-    }
-    cube = UnitCube(space)
-    listed = cube.listed()
-    params = [cube.params(point) for point in listed]
-    assert len(listed) == cube.size() == 4 * 2 * 4 * 5 == len({tuple(one.values()) for one in params})
-    expected = [ranked_results.configuration(one, space) for one in params]
-    assert cube.configurations(listed) == expected
-    assert UnitCube(space | {"e": FloatDistribution(0, 1)}).size() == INF

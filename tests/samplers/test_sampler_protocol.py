@@ -18,8 +18,7 @@ from benchmarks.sampling.comparison import Pairs, Run, chosen_elsewhere, compare
 from benchmarks.sampling.problems import TableProblem, trained_tables
 from benchmarks.sampling.run_file import Key, RunFile
 from benchmarks.sampling.searches import MOVED, NEAREST, Ours, PeerProcess, Track, play_ours, play_peer
-from benchmarks.sampling.synthetic import FLOOR, KINDS, NOISE, RESOURCE, SyntheticProblem
-from benchmarks.sampling.systems import OURS, system_of
+from benchmarks.sampling.synthetic import FLOOR, KINDS, RESOURCE, SyntheticProblem
 
 
 def regrets(*ends: float) -> np.ndarray:
@@ -279,16 +278,6 @@ def test_a_run_file_goes_on_where_it_was(tmp_path: Path) -> None:
     assert set(RunFile(path).lines) == {Key(MOVED, "a", "y", 0)}
 
 
-def test_systems_by_name_and_by_settings() -> None:
-    assert system_of("ranked_gp") == ("ranked_gp", OURS["ranked_gp"])
-    assert system_of("random+related") == ("random+related", Ours(past="related"))
-    assert system_of('mine={"search": {"brackets": [1]}}') == ("mine", Ours({"search": {"brackets": [1]}}))
-    with pytest.raises(ValueError, match="no system; known are random"):
-        system_of("nobody")
-    with pytest.raises(ValueError, match="JSON object"):
-        system_of("mine=3")
-
-
 def test_a_peer_process_answers_and_its_end_is_told(tmp_path: Path) -> None:
     script = tmp_path / "peer.py"
     script.write_text(
@@ -298,7 +287,7 @@ def test_a_peer_process_answers_and_its_end_is_told(tmp_path: Path) -> None:
         "    def __init__(self, start): self.losses = []\n"
         "    def ask(self): print('noise'); return {'wait': True}\n"
         "    def tell(self, trial, resource, loss):\n"
-        "        while trial == 'slow' and time.process_time() < 2: pass\n"
+        "        while trial == 'slow' and time.process_time() < 1: pass\n"
         "        if trial == 'bad': raise ValueError('a defect of the peer')\n"
         "        self.losses.append(loss); return {'losses': self.losses}\n"
         "serve(One)\n"
@@ -357,58 +346,7 @@ def test_curves_cross_only_where_they_should() -> None:
     assert discordant(SyntheticProblem("overfitting", 0), 1) > 0.3
 
 
-def test_overfitting_ones_were_better_before() -> None:
-    problem = SyntheticProblem("overfitting", 0)
-    curves = np.array([[problem.value(p, t) for t in range(1, RESOURCE + 1)] for p in places_of(problem)])
-    assert (curves.min(axis=1) < curves[:, -1] - 0.02).mean() > 0.5
-    plain = SyntheticProblem("plain", 0)
-    assert all(
-        plain.value(p, RESOURCE) == min(plain.value(p, t) for t in range(1, RESOURCE + 1)) for p in places_of(plain)
-    )
-
-
-def test_two_fifths_diverge_and_lead_before() -> None:
-    problem = SyntheticProblem("diverging", 0)
-    bad = {p for p in places_of(problem, 200) if math.isnan(problem.value(p, RESOURCE))}
-    assert len(bad) / 200 == pytest.approx(0.4, abs=0.1)
-    early = {
-        which: np.mean([problem.value(p, 2) for p in places_of(problem, 200) if (p in bad) == which])
-        for which in (True, False)
-    }
-    assert early[True] < early[False]
-    assert all(problem.regret(p) == 1 for p in bad)
-
-
-@pytest.mark.parametrize(
-    ("kind", "first", "last"), [("plain", 0.1, 0.1), ("noise-shrinks", 1, 0.1), ("noise-grows", 0.1, 1)]
-)
-def test_noise_has_the_size_that_the_property_says(kind: str, first: float, last: float) -> None:
-    problem = SyntheticProblem(kind, 0)
-    for resource, share in ((1, first), (RESOURCE, last)):
-        rest = [problem.loss(p, resource) - problem.value(p, resource) for p in places_of(problem, 300)]
-        assert np.std(rest) == pytest.approx(NOISE * share, rel=0.4)
-        assert abs(np.mean(rest)) < 0.3 * NOISE * share
-
-
-def test_costs_follow_from_a_parameter() -> None:
-    problem = SyntheticProblem("costs", 0)
-    units = {json.loads(p)["p0"]: problem.seconds(p, RESOURCE) / RESOURCE for p in places_of(problem, 200)}
-    assert [units[p] for p in sorted(units)] == sorted(units.values())
-    assert 15 < max(units.values()) / min(units.values()) <= 20
-    plain = SyntheticProblem("plain", 0)
-    assert {plain.seconds(p, 3) for p in places_of(plain)} == {3}
-
-
-def test_spaces_have_what_their_names_say() -> None:
-    for count in (2, 10, 20, 40):
-        problem = SyntheticProblem(f"numbers-{count}", 0)
-        assert len(problem.params(places_of(problem)[0])) == count
-    kinds = {frozenset(json.loads(p)) - {"kind"} for p in places_of(SyntheticProblem("conditional", 0))}
-    assert kinds == {frozenset({"a0", "a1", "a2"}), frozenset({"b0", "b1", "b2"})}
-    assert {json.loads(p)["c0"] for p in places_of(SyntheticProblem("choices", 0))} == {"a", "b", "c", "d"}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS][::4])
 def test_worlds_follow_from_the_seed_and_nothing_is_below_their_floor(kind: str) -> None:
     problem, again, other = SyntheticProblem(kind, 3), SyntheticProblem(kind, 3), SyntheticProblem(kind, 4)
     places = places_of(problem, 40)

@@ -17,8 +17,6 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size
-from hpo_core.views.summary import gang_words
-from hpo_core.views.trial_story import attempt_lines
 from tests.conftest import completed, failed, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 64}
@@ -159,26 +157,6 @@ def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
     assert study.parts.sizes.largest(64) == 4, "at most twice of what was measured"
     entries = list(study.journal.entries(study.name))
     assert audit(entries).clean
-
-
-def test_people_are_told_what_a_trial_may_grow_to() -> None:
-    study = fresh(growing({}, search=straight(2)))
-    assert gang_words(study) == "auto: a trial may grow to 2 slots (at least 75% of linear; measured: nothing yet)"
-    (first, _) = study.set_capacity(2)
-    study.tell_report(completed(first, 0.5, usage=Usage(unit_seconds=10.0)))
-    assert "measured: nothing yet" in gang_words(study)
-    assert gang_words(fresh(growing(search=straight(3)))).endswith("speed-ups given)")
-    assert gang_words(fresh(make_spec())) == ""
-
-
-def test_the_page_of_a_trial_says_how_many_ranks_each_attempt_had() -> None:
-    study = fresh(growing({"speedups": {2: 1.9}}, search=straight(1)))
-    (job,) = study.set_capacity(2)
-    study.tell_report(completed(job, 0.5))
-    assert attempt_lines(study.journal.entries(study.name), job.trial) == ["attempt 0 was a gang of 2 ranks"]
-    alone = fresh(growing({"speedups": {2: 1.9}}, search=straight(1)))
-    (single,) = alone.set_capacity(1)
-    assert attempt_lines(alone.journal.entries(alone.name), single.trial) == []
 
 
 def test_a_slow_pilot_ends_growth() -> None:

@@ -48,7 +48,7 @@ def run(table: CurveTable, method: str, seed: int) -> Study:
 def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
     regret: dict[str, list[float]] = {"asha": [], "random": []}
     rungs = []
-    for seed in range(25):
+    for seed in range(15):
         for method, values in regret.items():
             study = run(table, method, seed)
             assert study.best is not None
@@ -60,7 +60,7 @@ def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
         noise = statistics.stdev(values) / len(values) ** 0.5
         assert abs(statistics.mean(values) - reference) < 3 * 2**0.5 * noise, method
     wins = sum(a < r for a, r in zip(regret["asha"], regret["random"], strict=True))
-    assert wins >= 20, "the reference wins 23 of 25 and ties 2"
+    assert wins >= 12, "the reference wins 23 of 25 and ties 2"
     means = [statistics.mean(column) for column in zip(*rungs, strict=True)]
     assert means == pytest.approx([433.2, 151.0, 56.2, 20.9, 5.9], rel=0.15)
 

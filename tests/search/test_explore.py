@@ -104,7 +104,7 @@ def test_a_child_depends_on_its_number_alone() -> None:
     assert one.explore(PARENT, 17) == two.explore(PARENT, 17)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 10**6), st.floats(0, 1), st.lists(st.floats(0.01, 100), min_size=1, max_size=4))
 def test_never_outside_the_space(number: int, resample: float, perturb: list[float]) -> None:
     made = explorer(resample=resample, perturb=perturb)

@@ -49,12 +49,6 @@ def test_log_scales_are_spaced_evenly_in_the_logarithm() -> None:
     assert values == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
 
 
-def test_ints_steps_and_lists() -> None:
-    space = {"a": {"type": "int", "low": 1, "high": 10, "step": 3}, "b": {"type": "float", "low": 0.0, "high": 1.0}}
-    sampler = grid(space, points={"b": [0.1, 0.7]})
-    assert [tuple(sampler.at(n).values()) for n in range(8)] == [(a, b) for a in (1, 4, 7, 10) for b in (0.1, 0.7)]
-
-
 def test_shuffled_holds_the_same_points_in_an_order_that_follows_from_the_seed() -> None:
     plain, shuffled, again = grid(points={"lr": 3}), *(grid(points={"lr": 3}, order="shuffled") for _ in range(2))
     assert shuffled.points == again.points != plain.points

@@ -48,7 +48,7 @@ def spaces(draw: st.DrawFn) -> dict[str, Any]:
     return space
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(spaces())
 def test_any_grid(space: dict[str, Any]) -> None:
     spec = make_spec(space=space, search={"method": "grid"})
@@ -61,7 +61,7 @@ def test_any_grid(space: dict[str, Any]) -> None:
     ) == sorted(map(repr, every))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(spaces())
 def test_the_order_of_parameters_is_by_waves(space: dict[str, Any]) -> None:
     """As it always was: draws of recorded studies hang on it."""

@@ -235,7 +235,7 @@ def test_a_diverged_trial_ranks_last_and_an_abandoned_one_is_not_compared() -> N
         assert study.best is not None and study.best.trial == 0, "its result at rung 0 still counts"
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_losses_that_are_not_finite_or_huge_never_crash(seed: int) -> None:
     draw = random.Random(seed)
     wild = [math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0, 1.0, 1.0]

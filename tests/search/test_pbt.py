@@ -176,8 +176,11 @@ class Late(World):
         return 1 + abs(dice.gauss(0, 1)) + (30 if dice.random() < 0.02 else 0)
 
 
-@pytest.mark.parametrize(("population", "workers"), [(20, 5), (20, 20), (6, 2), (4, 9), (5, 1)])
-@pytest.mark.parametrize("more", [{}, {"selection": "truncation"}, {"opponents": "any"}, {"opponents": "same"}])
+@pytest.mark.parametrize(
+    ("population", "workers", "more"),
+    [(20, 5, {}), (4, 9, {}), (5, 1, {"selection": "truncation"}), (6, 2, {"opponents": "any"}),
+     (6, 6, {"opponents": "same"})],
+)  # fmt: skip
 def test_by_generation_everybody_meets_somebody_and_no_slot_is_idle(
     population: int, workers: int, more: dict[str, Any]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.errors import FencedError, JournalError
 from hpo_core.model.events import Entry
-from hpo_core.simulation import AnalyticCurves, Faults, Simulation, analytic, make_workers
-from hpo_core.simulation.repeats import RunFigures, Scenario, World, mean_levels, play, simulated_spec
+from hpo_core.simulation import AnalyticCurves, Faults, Simulation, make_workers
+from hpo_core.simulation.repeats import RunFigures, Scenario, World, play, simulated_spec
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 
@@ -60,18 +59,6 @@ def run_spec(spec: StudySpec) -> StudySpec:
     return simulated_spec(Scenario("a", spec, make_workers(7), Faults(drops=0.01)), 0)
 
 
-def test_curves_that_were_forgotten_are_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = make_spec(search=ASHA)
-    jobs = Study.create(spec).set_capacity(20)
-    whole = AnalyticCurves(spec, cost_spread=0.5)
-    expected = [(whole.train(job), whole.seconds(job)) for job in jobs]
-    monkeypatch.setattr(analytic, "MOST_KNOWN", 3)
-    short = AnalyticCurves(spec, cost_spread=0.5)
-    for _ in range(2):
-        assert [(short.train(job), short.seconds(job)) for job in jobs] == expected
-    assert len(short._known) <= 3
-
-
 def test_running_attempts_are_asked_for_once_when_a_rule_cancels_them(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = make_spec(search=ASHA | {"configs": 500}, stop={"seconds": 0.5, "running": "cancel"})
     clock = VirtualClock()
@@ -86,11 +73,3 @@ def test_running_attempts_are_asked_for_once_when_a_rule_cancels_them(monkeypatc
     assert study.state.failed_attempts == 200 and not study.state.running
     assert len(asked) < 5
     study.check()
-
-
-def test_mean_levels_by_part() -> None:
-    times, changes = [4.0, 0.0, 5.0], [0.5, 0.5, -1.0]
-    assert mean_levels(times, changes, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
-    whole = math.fsum(mean_levels(times, changes, 8.0, 7)) * 8 / 7
-    assert whole == pytest.approx(4 * 0.5 + 1)
-    assert mean_levels([], [], 0.0, 2) == mean_levels([], [], 1.0, 2) == [0.0, 0.0]

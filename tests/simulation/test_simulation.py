@@ -260,33 +260,3 @@ def test_made_up_curves_follow_from_parameters_alone() -> None:
         assert [point.resource for point in curves.curve(job)] == list(range(1, 28))
         assert curves.curve(job)[-1].metrics == curves.train(job)
     assert AnalyticCurves(make_spec(), 4).train(jobs_of(1, 27)[0]) != curves.train(jobs_of(1, 27)[0])
-
-
-def test_made_up_curves_fall_and_cross() -> None:
-    curves = AnalyticCurves(make_spec(), 3)
-    early, late = ([curves.train(job)["loss"] for job in jobs_of(200, target)] for target in (1, 27))
-    assert statistics.mean(late) < statistics.mean(early) - 0.1
-    both = set(best_of(early, 40)) & set(best_of(late, 40))
-    assert 12 < len(both) < 35, "early results tell something of late ones (by chance 8 stay), and not all"
-
-
-def test_without_chance_limits_follow_from_the_parameters_smoothly() -> None:
-    def limits(chance: float) -> list[float]:
-        curves = AnalyticCurves(
-            make_spec(space={"x": {"type": "float", "low": 0, "high": 1}}), 3, noise=0.0, chance=chance
-        )
-        jobs = [Job(0, 0, Rung(0, 0), 10**12, {"x": 0.3 + 1e-9 * n}) for n in range(20)]
-        return [curves.train(job)["loss"] for job in jobs]
-
-    assert max(limits(0.0)) - min(limits(0.0)) < 1e-4
-    assert 0.5 < (max(limits(1.0)) - min(limits(1.0))) < 0.9
-    with pytest.raises(SpecError, match="chance = 1.5"):
-        AnalyticCurves(make_spec(), chance=1.5)
-
-
-def test_made_up_curves_know_modes_and_several_metrics() -> None:
-    metrics = [{"name": "error", "mode": "min"}, {"name": "accuracy", "mode": "max"}]
-    curves = AnalyticCurves(make_spec(metric=metrics[0], metrics=metrics), 3, noise=0.0)
-    first, last = ([curves.train(job) for job in jobs_of(50, target)] for target in (1, 27))
-    assert all(b["error"] < a["error"] and b["accuracy"] > a["accuracy"] for a, b in zip(first, last, strict=True))
-    assert all(0 < found[name] < 1.1 for found in first for name in ("error", "accuracy"))

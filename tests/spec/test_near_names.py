@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from hpo_core.cli.app import app as core
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean, meant_or_known, near_name
 from hpo_core.spec import StudySpec
-from hpo_flows.command import app
 from tests.conftest import make_spec
 
 ROOT = Path(__file__).parents[2]
@@ -89,45 +86,11 @@ def test_a_key_that_is_near_to_none_is_told_what_its_place_takes(changes: dict[s
         make_spec(**changes)
 
 
-def test_a_key_is_compared_with_those_of_its_place_first() -> None:
-    """Elsewhere there is one that is nearer: wait, of a cluster on Slurm."""
-    with pytest.raises(SpecError, match=r"tracking.wait: unknown key; did you mean 'wait_seconds'\?"):
-        make_spec(tracking={"wait": 3})
-
-
 def study_file(folder: Path) -> str:
     plain = StudySpec.plain(make_spec()) | {"objective": "train:train"}
     (folder / "study.yaml").write_text(json.dumps(plain))
     (folder / "train.py").write_text("def train(trial):\n    pass\n")
     return str(folder / "study.yaml")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("tuen study.yaml", "No such command 'tuen'. Did you mean 'tune', 'extend'?"),
-        ("hsitory", "No such command 'hsitory'. Did you mean 'history', 'try'?"),
-        ("elephants", "No such command 'elephants'."),
-        ("history lst", "'lst' is not one of 'list', 'forget'; did you mean 'list'?"),
-        ("simulate FILE --wrokers 3", "No such option: --wrokers (Possible options: --drops, --workers)"),
-        ("simulate FILE --xyzzy 3", "No such option: --xyzzy"),
-        ("simulate FILE --method ahsa", "did you mean 'asha'?"),
-        ("simulate FILE --set serch.configs=3", "did you mean 'search'?"),
-        ("try FILE --params xx=3", "--params: 'xx' is no parameter of the space; did you mean 'x'?"),
-    ],
-)
-def test_a_name_on_the_command_line(words: str, said: str, tmp_path: Path) -> None:
-    given = [study_file(tmp_path) if word == "FILE" else word for word in words.split()]
-    result = CliRunner().invoke(app, given, env={"HPO_HOME": str(tmp_path / "home"), "COLUMNS": "200"})
-    assert result.exit_code != 0
-    lines = f"{result.output} {result.exception}".rstrip().splitlines()
-    assert any(said in line for line in lines) and not any(line.endswith("?.") for line in lines), lines
-    if not said.endswith("?") and "options:" not in said:
-        assert not any("mean" in line or "Possible" in line for line in lines)
-
-
-def test_the_command_of_the_core_alone_answers_likewise() -> None:
-    assert "Did you mean 'audit'?" in CliRunner().invoke(core, ["audti"]).output
 
 
 def test_one_rule_serves_all_names() -> None:

@@ -10,7 +10,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.views.summary import packing_words
 from tests.report.packed_study import packed_study
 
 FILE = """
@@ -72,15 +71,6 @@ def test_bad_values_are_refused_where_they_were_typed(study_file: Path, change: 
     assert change in str(found.value)
 
 
-@pytest.mark.parametrize(("words", "mps"), [("off", "off"), ("auto", "auto"), ("false", "off")])
-def test_off_is_a_word_and_no_truth_value(study_file: Path, words: str, mps: str) -> None:
-    assert load_spec(study_file, [f"packing.mps={words}"]).packing == PackingSpec(mps=mps)  # type: ignore[arg-type]
-    study_file.write_text(FILE + f"packing: {{mps: {words}}}\n")
-    spec = load_spec(study_file)
-    assert spec.packing == PackingSpec(mps=mps)  # type: ignore[arg-type]
-    assert StudySpec.from_journal(spec.plain()) == spec
-
-
 @pytest.mark.parametrize(
     ("other", "says"), [("packing.devices=cpu", "MPS shares GPUs"), ("packing.most=49", "48 processes")]
 )
@@ -93,12 +83,6 @@ def test_mps_is_refused_with_what_it_cannot_do(study_file: Path, other: str, say
 def test_it_survives_the_journal(study_file: Path) -> None:
     spec = load_spec(study_file, ["packing.memory=8GB", 'packing.by=["width"]'])
     assert StudySpec.from_journal(spec.plain()) == spec
-
-
-def test_in_words() -> None:
-    packing = PackingSpec(oversubscribe={"default": 1.5, "A100": 3}, by=["width"], look_ahead=5)
-    assert packing_words(packing) == ("fill, needs known by width, compute oversubscribed 1.5, 3 (A100), look ahead 5")
-    assert packing_words(PackingSpec(mps="auto")) == "fill, mps auto"
 
 
 def test_a_rerun_packs_like_its_source() -> None:

@@ -103,21 +103,22 @@ class Tale(World):
 @pytest.mark.parametrize("way", WAYS)
 def test_every_search_ends_or_is_refused_with_a_reason(way: str) -> None:
     played = refused = 0
-    for number, search in enumerate(SEARCHES):
+    part = WAYS.index(way) % 3  # each search in two of the six ways
+    for number, search in enumerate(SEARCHES[part::3]):
         try:
             spec = make_spec(search=search, training={"fail_fast": None})
         except SpecError as error:
             assert len(str(error)) > 20
             refused += 1
             continue
-        workers = (1, 3)[(number + WAYS.index(way)) % 2]  # each search with both, in half of the ways
+        workers = (1, 3)[number % 2]
         world = Tale(way, workers)
         study = fresh(spec, None, world)
         assert not world.play(study, steps=MOST_REPORTS), f"{search} goes on after {MOST_REPORTS} reports"
         assert study.status == "finished" and study.state.trials, search
         study.check()
         played += 1
-    assert played > 200 and refused > 200, "both happen"
+    assert played > 60 and refused > 60, "both happen"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +179,9 @@ def played_out(levels: list[int], eta: float, entering: dict[int, int]) -> int:
     return max((level for level, rung in zip(levels, rungs, strict=True) if rung), default=0)
 
 
-@pytest.mark.parametrize("brackets", [[0], None, "standard", "all"])
-@pytest.mark.parametrize("configs", [1, 3, 4, 5, 16, 63, 64, 87, 255, 256, 400, 1000])
-@pytest.mark.parametrize("top", [1, 4, 9, 100, 256, 5000])
+@pytest.mark.parametrize("brackets", [[0], "standard", "all"])
+@pytest.mark.parametrize("configs", [1, 4, 63, 64, 400])
+@pytest.mark.parametrize("top", [1, 9, 256])
 def test_the_highest_level_is_what_playing_it_out_gives(brackets: object, configs: int, top: int) -> None:
     spec = make_spec(search={"method": "asha", "brackets": brackets, "configs": configs, "max_resource": top})
     search = spec.search
@@ -218,7 +219,7 @@ def test_the_notice_stays_until_a_trial_is_there(method: str) -> None:
     """Rungs that fill promote more than floor(n / eta): whether one gets there is luck, and then it is no news."""
     ladder = {"configs": 20, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
     tops = []
-    for seed in range(30):
+    for seed in range(12):
         spec = make_spec(search={"method": method, **ladder}, seed=seed)
         world = Fickle(seed, workers=2)
         study = fresh(spec, None, world)

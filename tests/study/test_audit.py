@@ -123,9 +123,3 @@ def test_the_audit_asks_for_the_best_result(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(BestResults, "take", take_half)
     with pytest.raises(JournalError, match="missing among the best"):
         audit(study.journal.entries("world"))
-
-
-def test_what_a_result_does_not_have_is_not_written() -> None:
-    for entry in written():
-        for event in entry["events"]:
-            assert not {"curve", "losses", "violation"} & set(event)

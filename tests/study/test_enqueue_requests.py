@@ -91,11 +91,9 @@ def test_what_cannot_be_enqueued_is_refused_with_the_reason(tmp_path: Path) -> N
 
 _GARBAGE = {
     "deep": lambda path: path.write_text('{"params":' + "[" * 200_000),
-    "folder": lambda path: path.mkdir(),
     "link": lambda path: path.symlink_to("/etc/passwd"),
     "pipe": os.mkfifo,
     "huge": lambda path: path.write_bytes(b'{"params":{"x":0.5,"y":"' + b"x" * 2**21 + b'"}}'),
-    "unreadable": lambda path: path.write_bytes(b"\xff\xfe"),
 }
 
 
@@ -111,16 +109,6 @@ def test_no_request_ends_the_study(tmp_path: Path, garbage: str) -> None:
         requests.on_tick()
     assert [event.params for event in enqueued(study)] == [{"x": 0.5}] and good.wait(0)
     assert len(list(folder.glob("*.refused"))) == 2
-
-
-def test_a_file_of_another_name_is_no_request(tmp_path: Path) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
-    (tmp_path / "requests").mkdir(mode=0o700)
-    names = [b"...asked", b".asked", b"a\nb.asked", b"\xff\xfe.asked"]
-    for name in names:
-        (tmp_path / "requests" / os.fsdecode(name)).write_text('{"params":{"x":0.5}}')
-    EnqueueRequests(study, tmp_path).on_tick()
-    assert not enqueued(study) and len(list((tmp_path / "requests").iterdir())) == len(names)
 
 
 def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: Path) -> None:

@@ -74,13 +74,12 @@ def test_trials_that_fail_and_trials_that_diverge_count_together() -> None:
     assert "10 diverged (NaN or infinite), 10 failed" in study.state.halted.reason
 
 
-@pytest.mark.parametrize("workers", [1, 16, 300])
-@pytest.mark.parametrize("share", [0.5, 0.7])
-def test_a_search_with_many_diverging_trials_goes_on(share: float, workers: int) -> None:
+@pytest.mark.parametrize("workers", [1, 16])
+def test_a_search_with_many_diverging_trials_goes_on(workers: int) -> None:
     """Those that diverge end at once, those that do not end last."""
-    for seed in range(5):
+    for seed in range(2):
         drawn = random.Random(seed)
-        bad = [drawn.random() < share for _ in range(200)]
+        bad = [drawn.random() < 0.7 for _ in range(200)]
         study = Cluster(bad.__getitem__, workers=workers).play(study_of())
         assert study.status == "finished" and study.state.finite_results
 

@@ -37,7 +37,7 @@ def test_threads_that_decode_the_first_entry_together_do_not_crash() -> None:
         subprocess.Popen(
             [sys.executable, "-c", _READ], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
         )
-        for _ in range(4)
+        for _ in range(2)
     ]
     said = [one.communicate(entry, timeout=600) for one in tries]
-    assert [one.returncode for one in tries] == [0] * 4, said
+    assert [one.returncode for one in tries] == [0] * 2, said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 import plotly.graph_objects as go
 import pytest
 
-from hpo_core import Checkpoint, MemoryJournal, Study, StudySpec
+from hpo_core import Checkpoint, MemoryJournal, Study
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
@@ -94,20 +93,6 @@ def test_report_marks_the_front_in_pairs_of_objectives(objectives: int) -> None:
     assert "minimize error, maximize speed" in page
 
 
-def test_a_front_far_from_the_other_results_stays_in_the_picture() -> None:
-    study = fresh(make_spec(metric=METRICS[0], metrics=METRICS[:2], search={"method": "random", "configs": 40}))
-    for k in range(40):
-        job = study.ask()
-        assert job is not None
-        cheap = k == 0
-        study.tell(job, {"error": 1e9 if cheap else 0.5 + k / 100, "speed": 50.0 if cheap else 1 + k / 1000})
-    series = read_series(list(study.journal.entries("world")))
-    figure = front_figure(series)
-    assert figure is not None and max(figure.data[-1]["y"]) == 1e9
-    place = math.log10 if figure.layout["yaxis"].get("type") == "log" else float
-    assert figure.layout["yaxis"]["range"][1] > place(1e9)
-
-
 def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
     study = played(2)
     fold, tags = TrackedStudy(), dict[int, str | None]()
@@ -147,13 +132,6 @@ def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
 def test_what_several_objectives_cannot_have(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(SpecError, match=told):
         make_spec(metric=METRICS[0], **changes)
-
-
-def test_metrics_alone_name_the_first_one() -> None:
-    plain = make_spec().plain() | {"metrics": METRICS}
-    del plain["metric"]
-    spec = StudySpec.from_plain(plain)
-    assert spec.metric.name == "error" and [metric.sign for metric in spec.objectives] == [1, -1, 1]
 
 
 def test_every_result_of_the_front_keeps_its_checkpoint() -> None:

@@ -39,19 +39,14 @@ class _Half:
 
 
 REAL = [
-    1, 2.5, -0.0, 10**15, _Level.HIGH, fractions.Fraction(1, 2), decimal.Decimal("0.5"),
-    *(kind(3) for kind in (np.int8, np.uint64, np.float16, np.float32, np.float64, np.longdouble)), np.array(2.5),
-    *(torch.tensor(2, dtype=one) for one in (torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float64)),
-    torch.tensor(2.5, requires_grad=True), torch.tensor(0.5, dtype=torch.float8_e4m3fn), pd.Series([1.5]).sum(),
+    1, -0.0, 10**15, _Level.HIGH, fractions.Fraction(1, 2), decimal.Decimal("0.5"), np.int8(3), np.float16(3),
+    np.longdouble(3), np.array(2.5), torch.tensor(2), torch.tensor(2, dtype=torch.bfloat16),
+    torch.tensor(2.5, requires_grad=True), pd.Series([1.5]).sum(),
 ]  # fmt: skip
 NO_NUMBER = [
-    None, True, np.bool_(True), np.array(True), torch.tensor(True), "0.5", "nan", b"1", np.str_("1"), _Half(), int,
-    1j, np.complex128(1), np.complex64(1 + 1j), np.array(1j), torch.tensor(1j), torch.tensor(1, dtype=torch.complex32),
-    [1.0], (1.0,), {1.0}, np.ones(1), np.ones((1, 1)), np.ones(2), torch.ones(1), torch.ones(2), pd.Series([1.0]),
-    np.array(1.0, dtype=object), np.ma.masked, np.ma.array(1.0, mask=True), np.float64, torch.float32,
-    np.datetime64(1, "ns"), np.timedelta64(5, "ns"), np.timedelta64(5, "s"), np.datetime64("NaT"),
-    datetime.datetime(2026, 1, 1), datetime.timedelta(seconds=1), pd.Timestamp(1), pd.Timedelta(5), pd.NaT, pd.NA,
-    10**400, decimal.Decimal("sNaN"), fractions.Fraction(10**400), Path("1"),
+    None, True, np.bool_(True), torch.tensor(True), "0.5", b"1", np.str_("1"), _Half(), int, 1j, np.complex128(1),
+    torch.tensor(1j), [1.0], np.ones(1), torch.ones(2), pd.Series([1.0]), np.array(1.0, dtype=object), np.ma.masked,
+    np.timedelta64(5, "ns"), datetime.timedelta(seconds=1), pd.NaT, pd.NA, 10**400, decimal.Decimal("sNaN"), Path("1"),
 ]  # fmt: skip
 
 
@@ -91,27 +86,29 @@ def _returned(value: Any) -> float:
 DOORS = [_told, _reported, _returned]
 
 
-@pytest.mark.parametrize("value", REAL, ids=_words)
 @pytest.mark.parametrize("door", DOORS)
-def test_a_real_number_is_taken_as_it_is(door: Any, value: Any) -> None:
-    assert door(value) == float(value)
+def test_a_real_number_is_taken_as_it_is(door: Any) -> None:
+    for value in REAL:
+        assert door(value) == float(value), _words(value)
 
 
-@pytest.mark.parametrize("value", NO_NUMBER, ids=_words)
 @pytest.mark.parametrize("door", DOORS)
-def test_what_is_no_real_number_does_not_become_one(door: Any, value: Any) -> None:
-    with pytest.raises(ObjectiveError, match="number"):
-        door(value)
+def test_what_is_no_real_number_does_not_become_one(door: Any) -> None:
+    for value in NO_NUMBER:
+        try:
+            taken = door(value)
+        except ObjectiveError as error:
+            assert "number" in str(error), _words(value)
+        else:
+            pytest.fail(f"{_words(value)} was taken as {taken}")
 
 
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, np.float32("nan"), torch.tensor(-math.inf), decimal.Decimal("NaN")]
-)
+@pytest.mark.parametrize("value", [math.nan, torch.tensor(-math.inf), decimal.Decimal("NaN")])
 def test_what_is_not_finite_is_a_divergence(value: Any) -> None:
     assert run_attempt(lambda trial: trial.report(loss=value), _request()).outcome is Outcome.DIVERGED
 
 
-@pytest.mark.parametrize("value", ["0.5", True, 1j, np.timedelta64(5, "ns")], ids=_words)
+@pytest.mark.parametrize("value", ["0.5", True], ids=_words)
 def test_an_optuna_objective_cannot_report_it_either(value: Any) -> None:
     report = run_attempt(lambda trial: trial.report(value, 1), _request("optuna"))
     assert report.outcome is Outcome.ERROR and "takes a float and an int" in report.message
@@ -127,12 +124,7 @@ def test_losses_of_examples_may_be_truth_values() -> None:
     assert _evaluation({"loss": 1.0}, torch.tensor([True, False])).mean == 0.5
 
 
-# Names.
-
-COLUMNS = ["trial", "resource", "state", "at", "trained", "bracket", "parent", "attempts", "params.x", "params.y"]
-
-
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize("name", ["trial", "params.x"])
 def test_a_name_of_a_column_is_refused_at_the_first_report(name: str) -> None:
     report = run_attempt(lambda trial: trial.report(**{"loss": 1.0, name: 2.0}), _request())
     assert report.outcome is Outcome.ERROR
@@ -145,9 +137,8 @@ def test_a_name_of_a_column_is_refused_at_the_first_report(name: str) -> None:
         study.tell(job, {"loss": 1.0, name: 2.0})
 
 
-@pytest.mark.parametrize("name", COLUMNS)
 @pytest.mark.parametrize("setting", ["metric", "metrics", "constraints"])
-def test_a_study_cannot_name_one(name: str, setting: str) -> None:
+def test_a_study_cannot_name_one(setting: str, name: str = "trial") -> None:
     more: dict[str, Any] = {
         "metric": {"metric": {"name": name}},
         "metrics": {"metrics": [{"name": "loss"}, {"name": name}]},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -15,11 +16,6 @@ from tests.conftest import World, completed, fresh, make_spec
 from tests.methods import ALL, facts, spec_of
 
 RANDOM = {"method": "random", "configs": 100, "max_resource": 4}
-
-
-def until_halted(study: Study, world: World) -> Study:
-    world.play(study, study.state.wanted() or None)
-    return study
 
 
 def test_target() -> None:
@@ -107,8 +103,10 @@ def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
     assert (study.seq, without.seq) == (before, 1), "nothing is recorded where no rule counts it"
 
 
-@pytest.mark.parametrize("rule", [{"total_resource": 30}, {"target": 0.35}, {"seconds": 6.0}])
-@pytest.mark.parametrize("name", ALL)
+RULES = [{"total_resource": 30}, {"target": 0.35}, {"seconds": 6.0}]
+
+
+@pytest.mark.parametrize(("name", "rule"), zip(ALL, cycle(RULES), strict=False))
 def test_every_method_halts_resumes_and_ends(name: str, rule: dict[str, Any]) -> None:
     world = World(4, failures=0.05)
     study = fresh(spec_of(name, stop=rule), MemoryJournal(), world)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core import MemoryJournal, Outcome, Report, Study
+from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import FencedError, HpoError, JournalError, ObjectiveError, StudyExistsError
 from hpo_core.model.events import (
@@ -21,7 +21,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.model.trial import Checkpoint, Job, Rung
+from hpo_core.model.trial import Checkpoint
 from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, completed, failed, fresh, make_spec
 
@@ -234,15 +234,6 @@ def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_aba
     assert not study.state.abandoned_trials, "lost is an attempt's fate, never a trial's"
 
 
-def test_numpy_scalars_are_numbers(study: Study) -> None:
-    import numpy as np
-
-    job = study.ask()
-    assert job is not None
-    study.tell(job, {"loss": np.float32(0.5), "other": np.int64(3)})  # type: ignore[dict-item]
-    assert study.best is not None and study.best.loss == 0.5
-
-
 def test_time_travel_and_story() -> None:
     world = World(1, failures=0.1)
     journal = MemoryJournal()
@@ -260,20 +251,6 @@ def test_a_gap_in_the_journal_is_refused() -> None:
     entries = list(journal.entries("world"))
     with pytest.raises(JournalError, match="entries are missing or out of order"):
         Study.from_entries(entries[:3] + entries[4:])
-
-
-def test_report_with_curve_survives_the_codec() -> None:
-    from hpo_core.journal.codec import decode_entry, encode_entry
-    from hpo_core.model.events import AttemptReported
-    from hpo_core.model.trial import Point
-
-    job = Job(0, 0, Rung(0, 0), 1, {})
-    report = Report(
-        trial=job.trial, attempt=0, outcome=Outcome.DIVERGED, metrics={"a": math.inf, "b": -math.inf, "c": 0.1},
-        curve=(Point(1, {"a": 1.0}),),
-    )  # fmt: skip
-    entry = Entry(1, 0.1, 0, AttemptReported(report), ())
-    assert decode_entry(encode_entry(entry)) == entry
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, "3", None])

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from typer.testing import CliRunner
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.cli.app import app
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
@@ -56,7 +52,7 @@ def test_incumbents_of_earlier_studies_are_tried_first() -> None:
     assert study.state.trials[5].params == cold.state.trials[5].params, "the sampler goes on as it would have"
 
 
-@pytest.mark.parametrize("sampler", ["random", "ranked_gp", "TPESampler", "GPSampler", "NSGAIISampler"])
+@pytest.mark.parametrize("sampler", ["random", "ranked_gp", "TPESampler"])
 def test_audit_and_replay_of_a_warm_started_study(sampler: str) -> None:
     journal = earlier("a")
     study = fresh(warm(journal, "a", sampler=sampler), journal)
@@ -114,8 +110,8 @@ def test_old_results_help_the_sampler() -> None:
         World(seed).play(study)
         return sum(float(t.params["x"]) for t in study.state.trials) / 10
 
-    taught = [later(seed, {"studies": ["a"], "first": 0}) for seed in range(4)]
-    alone = [later(seed, None) for seed in range(4)]
+    taught = [later(seed, {"studies": ["a"], "first": 0}) for seed in range(2)]
+    alone = [later(seed, None) for seed in range(2)]
     assert sum(taught) < 0.7 * sum(alone)
 
 
@@ -151,10 +147,3 @@ def test_a_rerun_of_a_warm_started_study_follows_its_record_alone() -> None:
     World(6).play(again)
     new = Study.open("new", journal, reading=True)
     assert [t.params for t in again.state.trials] == [t.params for t in new.state.trials]
-
-
-def test_a_study_with_a_warm_start_can_be_simulated(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(json.dumps(make_spec(search=SMALL).plain() | {"warm_start": {"studies": ["a"]}}))
-    result = CliRunner().invoke(app, ["simulate", str(file), "--repeat", "2", "--picture", "off", "--json"])
-    assert result.exit_code == 0, result.output

@@ -91,7 +91,7 @@ def test_the_memory_of_one_that_waits_for_an_answer_is_its_study_s(bench: Bench)
     assert bench.pool.processes() == {}
 
 
-@pytest.mark.parametrize("which", [(), (0,), (0, 0)])
+@pytest.mark.parametrize("which", [(), (0, 0)])
 def test_a_cancel_ends_a_process_that_waits(bench: Bench, which: tuple[int, ...]) -> None:
     bench.run(0, 0)
     (process,) = bench.processes(0)

@@ -42,14 +42,13 @@ def request(folder: Path, trial: int, gpu: str, process: Literal["fresh", "kept"
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("order", range(2))
 def test_each_attempt_sees_its_gpu_at_import_and_run_in_any_order(
-    pool: TrainerPool, tmp_path: Path, order: int, monkeypatch: pytest.MonkeyPatch
+    pool: TrainerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fresh and kept, at once and one after the other."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    before, dice = dict(os.environ), random.Random(order)
-    gpus = [dice.choice(GPUS) for _ in range(24)]
+    before, dice = dict(os.environ), random.Random(0)
+    gpus = [dice.choice(GPUS) for _ in range(12)]
     kinds: list[Literal["fresh", "kept"]] = [dice.choice(["fresh", "kept"]) for _ in gpus]
     requests = [request(tmp_path, number, *each) for number, each in enumerate(zip(gpus, kinds, strict=True))]
     with ThreadPoolExecutor(3) as threads:
@@ -76,6 +75,7 @@ def test_a_process_that_waits_on_one_gpu_is_not_ended_for_an_attempt_on_another(
     assert pool.run(request(tmp_path, 3, "3", "kept")).metrics["pid"] == other
 
 
+@pytest.mark.slow
 def test_a_start_prepares_every_gpu_of_a_large_machine(pool: TrainerPool, tmp_path: Path) -> None:
     """A limit on idle trainers for all GPUs together would have those of the first ones ended again."""
     request(tmp_path, 0, "")

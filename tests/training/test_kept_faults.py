@@ -54,6 +54,7 @@ def train(trial):
         trial.report(loss=0.5)
 """
 MB = 1 << 20
+KILLED_OR_STOPPED = [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)]
 
 
 class Bench:
@@ -142,7 +143,7 @@ def test_attempts_run_in_one_process_each_with_a_log_of_its_own(bench: Bench) ->
         assert (bench.folder / f"logs/trial-00000-attempt-{attempt}.log").read_text() == f"process {process}\n"
 
 
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_process_that_waits_is_replaced_when_it_is_ended_or_stopped(bench: Bench, what: signal.Signals) -> None:
     process, zygote = bench.stays(), bench.zygote
     os.kill(process, what)
@@ -150,7 +151,7 @@ def test_a_process_that_waits_is_replaced_when_it_is_ended_or_stopped(bench: Ben
     assert gone(process) and bench.zygote == zygote
 
 
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("what", KILLED_OR_STOPPED)
 def test_no_process_outlives_a_zygote_while_it_waits(bench: Bench, what: signal.Signals) -> None:
     process, tag, zygote = bench.stays(), bench.tag, bench.zygote
     os.kill(zygote, what)
@@ -168,14 +169,7 @@ def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
     assert bench.stays() != process
 
 
-def test_a_process_that_is_stopped_hangs(bench: Bench) -> None:
-    process, report = bench.busy(stall_timeout=2.0)
-    os.kill(process, signal.SIGSTOP)
-    assert report().outcome is Outcome.HUNG
-    assert gone(process) and bench.stays() != process
-
-
-@pytest.mark.parametrize("limit", ["timeout", "stall_timeout"])
+@pytest.mark.parametrize("limit", [pytest.param("timeout", marks=pytest.mark.slow), "stall_timeout"])
 def test_limits_hold_in_a_process_that_stayed(bench: Bench, limit: str) -> None:
     process, report = bench.busy(**{limit: 2.0})
     assert report().outcome is (Outcome.TIMEOUT if limit == "timeout" else Outcome.HUNG)
@@ -183,14 +177,7 @@ def test_limits_hold_in_a_process_that_stayed(bench: Bench, limit: str) -> None:
     assert gone(process)
 
 
-def test_a_cancel_ends_the_process(bench: Bench) -> None:
-    process, report = bench.busy()
-    bench.trainer.cancel(0, bench.attempts)
-    assert report().outcome is Outcome.PREEMPTED
-    assert gone(process) and bench.stays() != process
-
-
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("what", KILLED_OR_STOPPED)
 def test_a_zygote_that_is_ended_or_stopped_takes_the_process_along(bench: Bench, what: signal.Signals) -> None:
     process, report = bench.busy(zygote_timeout=3.0)
     tag = bench.tag
@@ -214,8 +201,8 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("busy", [False, True])
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("busy", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("what", KILLED_OR_STOPPED)
 def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal.Signals) -> None:
     root = str(Path(__file__).parents[2])
     script = SCRIPT.format(root=root, folder=str(tmp_path), busy=busy)
@@ -294,6 +281,7 @@ def test_no_process_stays_where_processor_time_is_limited(bench: Bench, monkeypa
     assert not may_stay(bench.request())
 
 
+@pytest.mark.slow
 def test_a_process_does_not_wait_for_ever(tmp_path: Path) -> None:
     bench = Bench(tmp_path, {"IDLE_SECONDS": 0.1})
     process = bench.stays()

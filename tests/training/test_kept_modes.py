@@ -228,8 +228,8 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
 @pytest.mark.parametrize(
     ("way", "processes"),
     [
-        (plain, 1), (population, 1), (packed, 1), (hopping, 1), (by_value, 1),
-        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (growing, objectives, loaders)),
+        (population, 1), (hopping, 1),
+        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (packed, by_value, growing, objectives, loaders)),
         pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -245,6 +245,7 @@ def test_each_way_to_train_pays_for_the_gpu_once(trainers: Worker, clean: None, 
     assert [told(report) for report in kept] == [told(report) for report in fresh]
 
 
+@pytest.mark.slow
 def test_under_mps_another_part_of_the_gpu_needs_another_process(worker: Worker) -> None:
     """Its limits are read when the context is made."""
     parts: Sequence[tuple[int, int]] = ((250, 2 * GIB), (250, 2 * GIB), (500, 2 * GIB), (500, 3 * GIB), (500, 3 * GIB))
@@ -265,6 +266,7 @@ def test_a_process_whose_context_broke_while_it_waited_is_replaced(worker: Worke
     assert second != first and gone(first) and worker.driver.contexts() == [first, second]
 
 
+@pytest.mark.slow
 def test_an_attempt_that_begins_on_a_shared_device_has_as_much_ended_as_it_takes(worker: Worker) -> None:
     """Four processes wait with 4 GiB each; others may take 4, then 10 GiB, then all."""
 

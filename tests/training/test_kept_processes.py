@@ -25,26 +25,25 @@ HERE = str(Path(__file__).parent)
 class Bench:
     """Attempts of one trainer, each of them alike but for what it does."""
 
-    def __init__(self, folder: Path, process: Any, objective: str = "kept_objectives:train") -> None:
+    def __init__(self, folder: Path, objective: str = "kept_objectives:train") -> None:
         self.folder = folder
-        self.process = process
         self.objective = objective
         self.trainer = Trainer(objective, (HERE,))
         self.attempts = 0
 
-    def run(self, do: str) -> Report:
+    def run(self, do: str, process: Any = "kept") -> Report:
         self.attempts += 1
         request = JobRequest(
             study="s", job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, metric="loss",
-            required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=self.process, grace=5.0,
+            required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
         )  # fmt: skip
         report = self.trainer.run(request)
         assert report.outcome is Outcome.COMPLETED, f"{report.message}\n{report.detail}"
         return report
 
-    def saw(self, do: str) -> str:
+    def saw(self, do: str, process: Any = "kept") -> str:
         """What the attempt printed of its process."""
-        report = self.run(do)
+        report = self.run(do, process)
         return (self.folder / f"logs/trial-{report.trial:05d}-attempt-{report.attempt}.log").read_text()
 
     @property
@@ -53,37 +52,26 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(folder: Path, process: str, objective: str = "kept_objectives:train") -> Iterator[Bench]:
-    made = Bench(folder / process, process, objective)
+def bench(folder: Path, objective: str = "kept_objectives:train") -> Iterator[Bench]:
+    made = Bench(folder, objective)
     with contextlib.closing(made.trainer):
         made.trainer.prepare()
         yield made
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture(scope="module")
-def kept(folder: Path) -> Iterator[Bench]:
-    with bench(folder, "kept") as made:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with bench(tmp_path_factory.mktemp("kept")) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def seen_in_fresh(folder: Path) -> str:
-    with bench(folder, "fresh") as made:
-        return made.saw("nothing")
-
-
-@pytest.mark.parametrize("do", CHANGES)
-def test_an_attempt_finds_the_settings_of_a_fresh_process(kept: Bench, seen_in_fresh: str, do: str) -> None:
-    kept.run(do)
-    process = kept.waiting
-    assert process, "it stays, whatever the function changed in its own modules"
-    assert kept.saw("nothing") == seen_in_fresh
-    assert kept.waiting == process
+def test_an_attempt_finds_the_settings_of_a_fresh_process(kept: Bench) -> None:
+    fresh, processes, before = kept.saw("nothing", "fresh"), set(), "nothing"
+    for do in (*CHANGES, "nothing"):
+        assert kept.saw(do) == fresh, f"after {before}"
+        processes.add(kept.waiting)
+        before = do
+    assert len(processes) == 1 and 0 not in processes, "it stays, whatever the function changed in its own modules"
 
 
 def test_globals_stay_as_the_function_left_them(kept: Bench) -> None:
@@ -91,8 +79,9 @@ def test_globals_stay_as_the_function_left_them(kept: Bench) -> None:
     assert (second, third) == (first + 1, first + 2)
 
 
+@pytest.mark.slow
 def test_settings_of_torch_are_put_back_where_the_function_imports_it(tmp_path: Path) -> None:
-    with bench(tmp_path, "kept", "kept_late_objectives:train") as made:
+    with bench(tmp_path, "kept_late_objectives:train") as made:
         first = made.saw("")
         process = made.waiting
         assert process and made.saw("") == first and made.waiting == process
@@ -115,6 +104,7 @@ def checked(folder: Path, function: str) -> Any:
     return check_resume(request, folder, steps=3)
 
 
+@pytest.mark.slow
 def test_the_check_compares_a_fresh_process_with_one_that_stayed(tmp_path: Path) -> None:
     found = checked(tmp_path / "walk", "walk")
     assert found.same_bits and not found.kept
@@ -123,6 +113,7 @@ def test_the_check_compares_a_fresh_process_with_one_that_stayed(tmp_path: Path)
     assert not found.repeated and "global variable" in found.causes[0]
 
 
+@pytest.mark.slow
 def test_the_check_says_where_no_process_stays(tmp_path: Path) -> None:
     (difference,) = checked(tmp_path, "leave").kept
     assert difference.name == "process" and "left a process" in difference.what
@@ -138,13 +129,9 @@ def count(trial):
 """
 
 
-def test_the_command_checks_what_is_asked_for_or_what_the_study_does(tmp_path: Path) -> None:
+def test_the_command_compares_a_process_that_stayed_where_it_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(
         json.dumps(make_spec().plain() | {"objective": "checked:count", "pythonpath": ["."]})
     )
-    said = run_check(tmp_path, "study.yaml", "--steps", "2", code=1, text=COUNTS)
-    assert "stayed" not in said
     said = run_check(tmp_path, "study.yaml", "--steps", "2", "--process", "kept", code=1, text=COUNTS)
     assert "in a process that stayed: differs in" in said and "Keep it inside the function" in said
-    said = run_check(tmp_path, "checked:count", "--process", "auto", code=2, text=COUNTS)
-    assert "write fresh or kept" in said

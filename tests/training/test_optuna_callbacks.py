@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -135,17 +133,6 @@ def test_everything_that_can_be_read_is_the_same_in_a_dry_call_and_in_a_job(tmp_
     assert report.outcome is Outcome.COMPLETED, report.message
 
 
-def test_several_objectives_have_directions_and_no_direction(tmp_path: Path) -> None:
-    def several(trial: optuna.Trial) -> tuple[float, float]:
-        assert [d.name for d in trial.study.directions] == ["MAXIMIZE", "MINIMIZE"]
-        with pytest.raises(RuntimeError, match="several objectives"):
-            trial.study.direction  # noqa: B018
-        return 1.0, 2.0
-
-    report = run(several, tmp_path, more_metrics=("size",), modes=("max", "min"))
-    assert report.metrics == {"auc": 1.0, "size": 2.0}
-
-
 def test_classes_and_instances_are_objectives(tmp_path: Path) -> None:
     for found in (WithDefaults, load_objective(f"{__name__}:WithDefaults"), load_objective(f"{__name__}:instance")):
         assert list(find_space(found).space) == ["x"]
@@ -204,14 +191,6 @@ def test_set_constraints_are_reported_with_the_metrics(tmp_path: Path) -> None:
     assert ended.metrics == {"auc": 7.0, "size": 0.5}
     again = run(lambda trial: 1 / 0, tmp_path, constraints=("size",), target=20, after=ended)
     assert again.metrics == {"auc": 7.0, "size": 0.5}, again.message
-
-
-@pytest.mark.parametrize(
-    ("value", "message"), [(math.nan, "ValueError.*NaN"), ("big", "TypeError.*takes a real number")]
-)
-def test_constraints_that_optuna_refuses_are_refused(tmp_path: Path, value: Any, message: str) -> None:
-    report = run(lambda trial: trial.set_constraint("size", value), tmp_path, constraints=("size",))
-    assert report.outcome is Outcome.ERROR and re.search(message, report.message)
 
 
 def test_a_constraint_that_is_not_set_when_the_trial_is_judged_is_an_error(tmp_path: Path) -> None:

@@ -67,19 +67,6 @@ def test_an_error_at_import_shows_the_modules_that_led_there(folders: list[str])
     assert "importlib" not in said and "hpo_core" not in said and "Traceback" not in said
 
 
-def test_a_module_that_cannot_be_read_is_shown_with_its_line(folders: list[str]) -> None:
-    said = import_error(folders, own_third="import own_fourth\n", own_fourth="def train(trial)\n    pass\n")
-    assert f'File "{folders[0]}/own_third.py", line 1' in said and f'File "{folders[0]}/own_fourth.py", line 1' in said
-    assert "def train(trial)\n" in said and "importlib" not in said
-
-
-def test_an_installed_objective_shows_its_own_frames(folders: list[str]) -> None:
-    Path(folders[1], "installed_objective.py").write_text("def make():\n    1 / 0\nmake()\n")
-    with pytest.raises(ObjectiveError) as found:
-        load_objective("installed_objective:train", folders)
-    assert 'installed_objective.py", line 2, in make' in str(found.value) and "importlib" not in str(found.value)
-
-
 def test_the_cause_of_an_error_is_a_line() -> None:
     try:
         try:

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import TypeAdapter
-from typer.testing import CliRunner
 
 from hpo_core import StudySpec
 from hpo_core.cli.app import app
-from hpo_core.model.errors import ObjectiveError, SpecError
-from hpo_core.model.space import Parameter, SearchSpace
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.optuna.space_discovery import MAX_VALUE_CALLS, RANDOM_CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
@@ -74,14 +71,6 @@ def test_a_parameter_without_a_condition_on_one_other_is_refused(objective):
         find_space(objective)
 
 
-def test_the_last_of_three_choices_that_are_asked_for_in_turn_decides():
-    def objective(trial):
-        if all(trial.suggest_categorical(name, [0, 1]) for name in "abc"):  # asks for b only where a is 1
-            trial.suggest_float("x", 0, 1)
-
-    assert find_space(objective).space["x"]["when"] == {"c": 1}
-
-
 def test_all_values_of_an_integer_with_a_condition_are_tried():
     def objective(trial):
         trial.suggest_int("width", 1, 1000)
@@ -104,18 +93,6 @@ def test_none_is_a_value_of_a_condition():
     found = find_space(lambda trial: (objective(trial), asked.append(dict(trial.params))))
     assert asked[0] == {"depth": 3, "prune": True}
     assert found.space["x"]["when"] == {"prune": None}
-
-
-def test_parameters_suggested_together_do_not_condition_each_other():
-    def objective(trial):
-        if trial.suggest_categorical("model", ["net", "linear"]) == "net":
-            trial.suggest_categorical("x", [0, 1])
-            trial.suggest_categorical("y", [0, 1])
-
-    found = find_space(objective)
-    assert found.space["x"]["when"] == found.space["y"]["when"] == {"model": "net"}
-    space = {name: TypeAdapter(Parameter).validate_python(item) for name, item in found.space.items()}
-    SearchSpace(space)  # conditions make no circle
 
 
 def test_the_limit_of_calls_is_kept_and_gaps_are_listed():
@@ -165,8 +142,3 @@ def test_hpo_space_writes_a_space_that_a_study_accepts(monkeypatch, capsys):
     )
     assert spec.space["momentum"].when == {"optimizer": "sgd"}
     assert "What is suggested only elsewhere is missing." in said
-
-
-def test_hpo_space_reports_an_unknown_module():
-    result = CliRunner().invoke(app, ["space", "no.such.module:f"])
-    assert isinstance(result.exception, SpecError)

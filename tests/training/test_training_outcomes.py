@@ -1,4 +1,4 @@
-"""Real child processes: the same bits over four of them, and the right outcome for every way to end."""
+"""Real child processes: the same bits over three of them, and the right outcome for every way to end."""
 
 import dataclasses
 import math
@@ -57,7 +57,7 @@ class Bench:
         return self.trainer.run(self.request(do, **options))
 
 
-@pytest.fixture(params=["fresh", "kept"])
+@pytest.fixture(params=["fresh", pytest.param("kept", marks=pytest.mark.slow)])
 def bench(trainer, tmp_path, request):
     """All holds as well in a process that served an attempt before."""
     bench = Bench(trainer, tmp_path, request.param)
@@ -69,11 +69,11 @@ def bench(trainer, tmp_path, request):
     return bench
 
 
-def test_one_process_and_four_processes_give_the_same_bits(bench):
-    whole = bench.run("network", trial=1, target=27)
+def test_one_process_and_three_processes_give_the_same_bits(bench):
+    whole = bench.run("network", trial=1, target=9)
     assert whole.outcome == Outcome.COMPLETED, whole
     checkpoint = None
-    for rung, target in enumerate((1, 3, 9, 27)):
+    for rung, target in enumerate((1, 3, 9)):
         part = bench.run("network", trial=2, rung=rung, target=target, checkpoint=checkpoint)
         assert part.outcome == Outcome.COMPLETED, part
         checkpoint = part.checkpoint
@@ -198,6 +198,7 @@ def test_a_full_disk_is_a_storage_error(bench):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.slow
 def test_a_zygote_that_dies_loses_only_its_attempt(bench):
     report = bench.run("kills_zygote")
     assert report.outcome == Outcome.LOST and "signal 9" in report.message
@@ -210,7 +211,6 @@ def test_a_zygote_that_dies_loses_only_its_attempt(bench):
         ("", "lost_module:train", SpecError, "there is no module 'lost_module'.*pythonpath"),
         ("def tain(trial): pass", "mine:train", SpecError, "has no function 'train'; did you mean 'tain'"),
         ("import lost_dependency", "mine:train", ObjectiveError, "No module named 'lost_dependency'"),
-        ("1 / 0", "mine:train", ObjectiveError, "ZeroDivisionError(.|\n)*line 1"),
         ("raise SystemExit", "mine:train", ObjectiveError, "SystemExit"),
         ("import os; os._exit(9)", "mine:train", ObjectiveError, "ended with exit code 9"),
         ("import time; time.sleep(60)", "mine:train", ObjectiveError, "took longer than 0.5 s"),

@@ -18,7 +18,7 @@ from hpo_core import State
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest, decode_report, encode_report
+from hpo_core.training.request import JobRequest
 
 DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
 Run = Callable[..., Report]
@@ -132,23 +132,6 @@ def test_watching_draws_no_random_number_and_keeps_nothing_alive(run: Run) -> No
         return found
 
     assert numbers(watched=True) == numbers(watched=False)
-
-
-def test_function_that_tracks_nothing_begins_anew_and_is_not_warned(run: Run) -> None:
-    def train(trial: Any) -> None:
-        best = 1.0
-        for _ in trial.steps():
-            best /= 2
-            trial.report(loss=best)
-
-    assert warnings(run(train)) == ()
-
-
-def test_warnings_travel_with_the_report() -> None:
-    report = Report(trial=1, attempt=0, outcome=Outcome.COMPLETED, warnings=("best changes",))
-    assert decode_report(encode_report(report)) == report
-    bare = Report(trial=1, attempt=0, outcome=Outcome.COMPLETED)
-    assert "warnings" not in msgspec.to_builtins(bare)
 
 
 def test_state_continues_in_the_next_job(run: Run) -> None:

@@ -111,14 +111,6 @@ def test_processes_that_it_starts_count(bench: Bench) -> None:
     assert 98 * MB < usage.memory < 130 * MB
 
 
-def test_a_file_that_was_mapped_and_closed_does_not_count(bench: Bench) -> None:
-    file = bench.folder / "data"
-    file.write_bytes(bytes(150 * MB))
-    usage = bench.run("reads_a_mapped_file", file=str(file)).usage
-    assert isinstance(usage, Usage)
-    assert usage.memory < 30 * MB
-
-
 def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
     report = bench.run("killed", mb=100)
     assert report.outcome is Outcome.CRASHED
@@ -167,7 +159,7 @@ def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
     assert msgspec.to_builtins(reports[0].usage) == found
 
 
-@pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
+@pytest.mark.parametrize("byte", [0x01, 0xFF])
 def test_whatever_user_code_writes_over_the_shared_page_is_a_usage(byte: int) -> None:
     progress = SharedProgress()
     progress._page[:] = bytes([byte]) * len(progress._page)
@@ -247,12 +239,6 @@ def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench:
     report = bench.run("native_library", mb=500, portion=cpu_share(100 * MB, 300 * MB))
     assert report.outcome is Outcome.OUT_OF_MEMORY, report.message
     assert "got no memory" in report.message and "may use 300 MB together" in report.message
-
-
-def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
-    report = bench.run("grows", mb=250, portion=cpu_share(100 * MB, 300 * MB, alone=True))
-    assert report.outcome is Outcome.COMPLETED, report.message
-    assert isinstance(report.usage, Usage) and report.usage.share == (1000, 300 * MB, 1000)
 
 
 @pytest.mark.parametrize(("cores", "found"), [(3500, 3.0), (200, 1.0)])

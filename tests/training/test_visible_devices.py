@@ -221,21 +221,6 @@ def test_a_look_that_fails_is_a_miss_and_said_once(
     assert len(caplog.records) <= 2  # once for each time that it began
 
 
-def test_a_driver_that_fails_is_a_miss(driver: Callable[[Any], None]) -> None:
-    watch = DeviceWatch("auto", dict)
-    driver((card(GIB),))
-    look(watch)
-    driver(RuntimeError("NVML_ERROR_GPU_IS_LOST"))
-    assert [list(look(watch)) for _ in range(4)] == [["GPU-a"]] * 2 + [[]] * 2
-
-
-def test_the_name_of_a_process_may_be_no_text() -> None:
-    names = f"import ctypes; ctypes.CDLL(None).prctl(15, bytes([0xff, 0x29, 0x20]), 0, 0, 0); {HOLDS}"
-    with holding(60 * MB, names) as pid:
-        assert computer({"/a": [pid]})["own"]["/a"] > 60 * MB
-        assert pid in visible_devices._with_descendants({"/a": [os.getpid()]})["/a"]
-
-
 SHARES = """
 import os, sys
 held = bytearray({size}); held[::4096] = b"x" * len(held[::4096])

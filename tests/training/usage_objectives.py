@@ -108,14 +108,6 @@ def shares_with_processes(trial):
     trial.report(loss=float(kept[0]))
 
 
-def reads_a_mapped_file(trial):
-    """As a data set in a file does: it is mapped, read and closed again; all else is small."""
-    for _ in trial.steps():
-        np.memmap(trial.params["file"], mode="r", dtype=np.uint8).sum()
-        be_seen(3)  # after so few as two, what the kernel says of it at the end would count
-    trial.report(loss=0.0)
-
-
 def grows(trial):
     """Takes more and more, and is seen each time."""
     kept = []
