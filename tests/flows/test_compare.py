@@ -61,31 +61,3 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
     assert "comparison.json" in files and any(name.endswith(".html") for name in files)
     assert "mlflow ui" in unquote(facts["links"]["MLflow comparison"]), "an embedded store has no pages of its own"
-
-
-@pytest.mark.slow
-def test_studies_of_two_experiments_and_one_that_is_not_tracked(hpo: Runner) -> None:
-    journal = Home(hpo.home).open_journal()
-    tracking = {"off": {"mlflow": "off"}, "here": {}, "there": {"experiment": "elsewhere"}}
-    for seed, (name, where) in enumerate(tracking.items()):
-        search = {"method": "random", "configs": 3, "max_resource": 9}
-        world = World(seed)
-        world.play(fresh(make_spec(study=name, seed=seed, search=search, tracking=where), journal, world))
-    journal.close()
-    for name in ("here", "there"):
-        hpo("project", name)
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *tracking],
-        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=LIMIT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "off is not on MLflow's own comparison page: its tracking is off" in done.stderr
-    assert "there is not" not in done.stderr and "here is not" not in done.stderr
-
-    import mlflow
-
-    client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("hpo-comparisons")
-    (run,) = client.search_runs([experiment.experiment_id], "tags.`hpo.kind` = 'comparison'")
-    assert json.loads(run.data.tags["hpo.studies"]) == list(tracking)
-    assert "MLflow comparison" in json.loads(done.stdout.splitlines()[-1])["links"]
