@@ -102,13 +102,6 @@ def test_another_store_and_an_experiment_that_is_not_there(home: Home, journal: 
     assert open_client(str(one.tracking_uri)).get_experiment_by_name("none such") is None, "looked up, not made"
 
 
-def test_none_is_tracked(home: Home, journal: Journal) -> None:
-    logged = compare(
-        home, journal, [add(home, journal, "a", 1, mlflow="off"), add(home, journal, "b", 2, mlflow="off")]
-    )
-    assert logged == ({}, {"a": "its tracking is off", "b": "its tracking is off"})
-
-
 def test_a_study_created_again_is_not_mixed_with_the_deleted_one(home: Home, journal: Journal) -> None:
     one = add(home, journal, "one", 1)
     again = Tracked("one", one.created + 1.0, one.tracking_uri, one.experiment)

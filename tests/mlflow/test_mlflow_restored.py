@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -88,7 +87,7 @@ def test_noticed_at_once(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> N
     case.assert_as_in_the_journal(journal)
 
 
-@pytest.mark.parametrize("jobs", [3, 10**6], ids=["shorter", "longer"])
+@pytest.mark.parametrize("jobs", [pytest.param(3, marks=pytest.mark.slow), 10**6], ids=["shorter", "longer"])
 def test_noticed_once_it_went_on(
     tracker: Tracker,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -106,61 +105,3 @@ def test_noticed_once_it_went_on(
     before = [run.info.run_id for run in tracker.runs()]
     project_study(case.home, journal, NAME)
     assert [run.info.run_id for run in tracker.runs()] == before, "made anew a second time"
-
-
-def test_a_journal_that_is_put_back_under_a_follower(
-    tracker: Tracker,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case = Restored(tracker, monkeypatch)
-    journal = case.home.open_journal()
-    follower = Follower(journal, tracker.projection())
-    assert follower.advance()
-    journal.close()
-    journal = case.put_back()
-    assert follower.advance(), follower.trouble
-    case.go_on(journal)
-    assert follower.advance(finish=True), follower.trouble
-    follower.projection.close()
-    case.assert_as_in_the_journal(journal)
-
-
-def test_a_crash_while_runs_are_superseded_is_made_good(
-    tracker: Tracker,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case = Restored(tracker, monkeypatch)
-    journal = case.put_back()
-    case.go_on(journal)
-    delete, calls = tracker.client.delete_run, []
-
-    def crash(run_id: str) -> None:
-        calls.append(run_id)
-        if len(calls) == 3:
-            raise ConnectionError("gone")
-        delete(run_id)
-
-    monkeypatch.setattr(tracker.client, "delete_run", crash)
-    follower = Follower(journal, tracker.projection())
-    assert not follower.advance()
-    follower.projection.close()
-    follower = Follower(journal, tracker.projection())
-    assert follower.advance(finish=True), follower.trouble
-    follower.projection.close()
-    case.assert_as_in_the_journal(journal)
-
-
-def test_a_store_of_an_older_version_is_gone_on_with(
-    tracker: Tracker,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has no digest; nothing is made anew for that."""
-    case = Restored(tracker, monkeypatch)
-    tracker.client.delete_tag(tracker.parent().info.run_id, "hpo.projected_digest")
-    before = [run.info.run_id for run in tracker.runs()]
-    journal = case.home.open_journal()
-    Study.open(NAME, journal).extend(2)
-    project_study(case.home, journal, NAME)
-    assert [run.info.run_id for run in tracker.runs()][: len(before)] == before
-    assert tracker.parent().data.tags["hpo.projected_digest"]
-    assert Path(case.home.study_folder(NAME)).exists()
