@@ -35,7 +35,7 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
         space={"float": [{"name": "x", "low": -1, "high": 1, "log": False}],
                "categorical": [{"name": "kind", "choices": ["plain", "16"]}]},
         search={"asha": {"configs": 9, "max_resource": 9, "advanced": {"reduction_factor": 3}}},
-        name="by-form", advanced={"seed": 3}, cluster={"local": {"workers": "2"}},
+        name="by-form", advanced={"seed": 3}, cluster={"local": {"workers": "1"}},
     )  # fmt: skip
     ended = deployed.ended(run)
     assert ended["state_type"] == "COMPLETED", deployed.logs(run)
