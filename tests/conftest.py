@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -121,22 +122,30 @@ def _leaves_the_process_as_it_was(request: pytest.FixtureRequest) -> Iterator[No
     assert not changed, f"{request.node.name} left (before, after): {changed}"
 
 
+@contextlib.contextmanager
+def _serving(folder: Path) -> Iterator[SharedServer]:
+    from hpo_flows.prefect_api import shared_server
+
+    server = shared_server.SharedServer(folder)
+    try:
+        server.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shared_server, "START_SECONDS", 900.0)  # a machine at a load of 20 needs three minutes
+            server.wait()
+        yield server
+    finally:
+        server.close()
+
+
 @pytest.fixture(scope="session")
 def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
     """A Prefect server of our own: one for all processes of this run, for each costs as much as a worker.
 
     Tests find what is theirs in it by names of their own. Deployments have no such names: ``deployments_api``.
     """
-    from hpo_flows.prefect_api.shared_server import SharedServer
-
     folder = tmp_path_factory.getbasetemp()
-    server = SharedServer((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect")
-    try:
-        server.start()
-        server.wait()
+    with _serving((folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prefect") as server:
         yield server
-    finally:
-        server.close()
 
 
 @pytest.fixture
@@ -156,15 +165,8 @@ def prefect_api(prefect_server: SharedServer) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def deployments_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The same of a server that no other file uses: a worker of the pool ``hpo`` takes everybody's runs."""
-    from hpo_flows.prefect_api.shared_server import SharedServer
-
-    server = SharedServer(tmp_path_factory.mktemp("deployments") / "prefect")
-    try:
-        server.start()
-        server.wait()
+    with _serving(tmp_path_factory.mktemp("deployments") / "prefect") as server:
         yield server.client_settings()
-    finally:
-        server.close()
 
 
 @pytest.fixture(scope="session")

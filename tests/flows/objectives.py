@@ -97,16 +97,6 @@ def never(trial):
         trial.report(loss=float("nan"))
 
 
-def dies_once(trial):
-    """The first attempt of every trial at rung 0 ends the process."""
-    mark = Path(trial.folder) / "died"
-    if not mark.exists():
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        os._exit(3)
-    good(trial)
-
-
 def fills_disk(trial):
     """A checkpoint larger than the small disk the study lives on."""
 
@@ -155,19 +145,6 @@ def heavy(trial):
         time.sleep(0.01)
         weights.value += float(np.random.random()) * 1e-3
         trial.report(loss=trial.params["x"] ** 2 + 1.0 / (trial.resource + 1) + weights.value)
-
-
-def gaps(trial):
-    """Two objectives, of which some members of a population can measure only one."""
-    weights = Weights()
-    trial.track(weights=weights)
-    x = trial.params["x"]
-    for _ in trial.steps():
-        weights.value += 1.0
-        if x < 0.4:
-            trial.report(loss=x**2 + 1.0 / weights.value)
-        if x > -0.4:
-            trial.report(speed=abs(x) / weights.value)
 
 
 IMPORTED = frozenset(modules)

@@ -10,10 +10,6 @@ from pathlib import Path
 from tests.training.gpu_stub_objectives import take
 
 
-def need_of_mb(params):
-    return {"memory": 6e6 * params["mb"]}
-
-
 def need_of_gb(params):
     return {"memory": 1.1e9 * params["gb"]}
 
@@ -32,19 +28,6 @@ def on_card(trial):
         take(trial.params["gb"] * 10**9, 10)
         time.sleep(0.4)
         trial.report(loss=trial.params["x"] + 1.0 / (step + 1))
-
-
-def on_either(trial):
-    """On the card that it sees, else in this computer's memory; the time it takes is slept."""
-    gb, card = trial.params["gb"], os.environ.get("CUDA_VISIBLE_DEVICES")
-    block = bytearray(0 if card else gb * 8_000_000)
-    for place in range(0, len(block), 4096):
-        block[place] = 1
-    for step in trial.steps():
-        if card:
-            take(gb * 10**9, 10)
-        time.sleep(2.0)  # long beside what a busy computer needs to start a job
-        trial.report(loss=trial.params["x"] + 1.0 / (step + 1) + 0 * len(block))
 
 
 def on_shared_card(trial):

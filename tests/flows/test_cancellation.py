@@ -13,7 +13,7 @@ from hpo_flows.dask.rank_tasks import Cancellation
 WORKER = "tcp://worker:1"
 
 
-@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("steps", [0, 1, 2, 4, 8])
 def test_a_request_while_a_call_ends_is_sent_too(steps: int) -> None:
     """At whatever step of the loop it comes: between a call's end and what follows from it, too."""
     sent: list[tuple[int, int]] = []

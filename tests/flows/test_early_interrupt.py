@@ -59,17 +59,3 @@ def test_an_interrupted_start_is_a_sentence(moment: str, tmp_path: Path) -> None
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.005)
     interrupted(process)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0])
-def test_an_interrupt_after_so_many_seconds_is_a_sentence(seconds: float, tmp_path: Path) -> None:
-    """Before this package is imported at all, the interrupt is the interpreter's."""
-    process = started(Runner(tmp_path, {}))
-    time.sleep(seconds)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=LIMIT)
-    if process.returncode == 130:
-        assert "Traceback" not in out + err and "Interrupted" in err, out + err
-    else:
-        assert "/hpo_flows/" not in out + err and "/hpo_core/" not in out + err, out + err

@@ -75,7 +75,7 @@ def check_one_gpu_each(folder: Path, devices: list[int]) -> None:
     assert sorted(gpu for gpus in of_worker.values() for gpu in gpus) == sorted(map(str, devices))
 
 
-@pytest.mark.parametrize("process", ["fresh", "kept"])
+@pytest.mark.parametrize("process", ["fresh", pytest.param("kept", marks=pytest.mark.slow)])
 def test_each_attempt_sees_the_gpu_of_its_worker_at_import_and_run(tmp_path: Path, process: str) -> None:
     before = dict(os.environ)
     result = tuned(tmp_path, [0, 3], training={"process": process})
@@ -86,6 +86,7 @@ def test_each_attempt_sees_the_gpu_of_its_worker_at_import_and_run(tmp_path: Pat
     assert len(processes) == 12 if process == "fresh" else len(processes) < 12
 
 
+@pytest.mark.slow
 def test_two_studies_in_one_process_have_gpus_of_their_own(tmp_path: Path) -> None:
     """Of one objective, whose trainers they would share, and with one GPU in common."""
     devices = {"one": [0, 3], "two": [3, 5]}
@@ -107,6 +108,7 @@ def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
     assert list(gangs.values()) == [{"0", "3"}] * 2
 
 
+@pytest.mark.slow
 def test_a_model_that_hops_sees_the_gpu_of_the_worker_that_it_visits(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     names = [f"part-{number}" for number in range(4)]
@@ -165,6 +167,7 @@ def started(tmp_path: Path) -> Iterator[Started]:
         found.executor.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_counts_as_gone_is_replaced_by_one_with_its_gpu(started: Started) -> None:
     """What the others train goes on."""
     executor, client = started.executor, started.executor._connected.client

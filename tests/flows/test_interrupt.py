@@ -80,9 +80,3 @@ def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: DaskProcesses) -
     assert process.returncode == 1, out + err
     assert "The Dask scheduler at" in err and "hpo resume toy" in err and "Traceback" not in err
     assert hpo.json("status", "toy")["status"] == "halted"
-
-
-@pytest.mark.slow
-def test_no_scheduler_at_the_address(hpo: Runner) -> None:
-    text = hpo("tune", hpo.study(cluster={"kind": "address", "address": "tcp://127.0.0.1:9"}), code=1)
-    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and "Traceback" not in text

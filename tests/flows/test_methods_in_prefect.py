@@ -101,6 +101,7 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
             assert holders[parents(run)[0]].endswith(f"to {run['name'].rpartition('-> ')[2]}")
 
 
+@pytest.mark.slow
 @TWICE
 def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path, twice: bool) -> None:
     write_partitions(tmp_path / "data", [0, 1], validation=1)

@@ -19,8 +19,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hpo_flows.prefect_api import shared_server
-from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
@@ -115,16 +113,6 @@ def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> Non
     (told,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("Prefect UI while it runs: http://")]
     (starting,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("starting: ")]
     assert starting < told, "once the server answers"
-
-
-@pytest.mark.slow
-def test_none_after_kill_9(alone: Runner) -> None:
-    process = alone.start("tune", alone.study("slow", search=LONG))
-    wait_for_entries(alone, "toy", 8, process, PATIENCE)
-    process.kill()
-    process.communicate()
-    assert wait_until(lambda: not servers(alone.home))
-    assert alone.json("resume", "toy", "--no-prefect")["status"] == "finished"
 
 
 @pytest.mark.slow
@@ -260,15 +248,6 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_settings_of_prefect_none_are_made(alone: Runner) -> None:
-    """A newcomer's first command: no notice of Prefect's telemetry, no files of Prefect outside the home folder."""
-    process = alone.start("tune", alone.study())
-    out, err = end(process)
-    assert process.returncode == 0 and "telemetry" not in out + err, out + err
-    assert not (alone.folder / ".prefect").exists()
-
-
-@pytest.mark.slow
 def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: dict[str, str], alone: Runner) -> None:
     profile = alone.folder / ".prefect" / "profiles.toml"
     profile.parent.mkdir()
@@ -339,22 +318,6 @@ def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_start_that_takes_too_long_is_said_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_server, "START_SECONDS", 3)
-    server = SharedServer(tmp_path / "prefect")
-    server.start()
-    (process,) = servers(server.folder)
-    process.suspend()
-    try:
-        with pytest.raises(PrefectServerError, match=f"process {process.pid}.*does not answer after 3 s") as caught:
-            server.wait()
-        assert str(server.log) in str(caught.value) and "--no-prefect" in str(caught.value)
-    finally:
-        process.resume()
-    assert wait_until(lambda: not servers(server.folder)), "nobody uses it"
-
-
-@pytest.mark.slow
 def test_a_study_goes_on_without_a_server_that_cannot_start(alone: Runner) -> None:
     (alone.home / "prefect").mkdir(parents=True)
     (alone.home / "prefect" / "prefect.db").write_bytes(b"no database " * 4096)
@@ -362,23 +325,3 @@ def test_a_study_goes_on_without_a_server_that_cannot_start(alone: Runner) -> No
     assert "toy finished: 60 trials" in out
     assert "ended with exit code" in err and "not a database" in err and "--no-prefect" in err
     assert "Prefect does not run this study, which goes on" in err and "Traceback" not in err
-
-
-def test_a_folder_that_cannot_be_used_is_said_with_the_cure(alone: Runner) -> None:
-    alone.home.mkdir()
-    (alone.home / "prefect").write_text("a file where the folder should be")
-    text = alone("tune", alone.study(), code=1)
-    assert str(alone.home / "prefect") in text and "--no-prefect" in text and "Traceback" not in text
-
-
-@pytest.mark.slow
-def test_sigstop_of_a_controller_keeps_its_server(alone: Runner) -> None:
-    process = alone.start("tune", alone.study("slow", search=LONG))
-    wait_for_entries(alone, "toy", 4, process, PATIENCE)
-    (server,) = servers(alone.home)
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(5)
-    assert [found.pid for found in servers(alone.home)] == [server.pid]
-    process.send_signal(signal.SIGCONT)
-    out, err = end(process)
-    assert process.returncode == 0 and "The Prefect server does not answer" not in err, out + err

@@ -119,13 +119,6 @@ def test_a_job_that_takes_long_is_reported_by_the_tasks_end(worker: _Worker, mon
     assert (worker.end().trial, worker.end().outcome) == (1, Outcome.COMPLETED)
 
 
-def test_a_task_whose_first_job_took_long_does_not_stay_open(worker: _Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_tasks, "OPEN_SECONDS", 0.0)
-    worker.start(worker.request(0))
-    assert worker.end().outcome is Outcome.COMPLETED
-    assert worker.published.empty()
-
-
 class _Cluster:
     """An executor with one slot, and what it reports."""
 
@@ -198,20 +191,6 @@ class TestOnACluster:
         tasks = cluster.client.run_on_scheduler(lambda dask_scheduler: [str(key) for key in dask_scheduler.tasks])
         assert len(tasks) == 1
         assert "trial-00000" in tasks[0]
-
-    def test_a_call_that_fails_loses_no_job(self, cluster: _Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert cluster.run(0).outcome is Outcome.COMPLETED
-
-        async def fails(*_arguments: Any, **_options: Any) -> None:
-            raise OSError("no route")
-
-        monkeypatch.setattr(cluster.client, "run", fails)
-        reports = [cluster.run(trial) for trial in (1, 2)]
-        monkeypatch.undo()
-        assert [(report.trial, report.outcome) for report in reports] == [
-            (1, Outcome.COMPLETED),
-            (2, Outcome.COMPLETED),
-        ]
 
     def test_an_answer_that_is_lost_loses_no_report(self, cluster: _Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster.client.run(_keep_open, 5.0)

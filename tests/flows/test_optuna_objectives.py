@@ -22,6 +22,7 @@ def of_optuna(function: str) -> dict[str, object]:
     return {"objective": f"tests.flows.optuna_objectives:{function}", "style": "optuna"}
 
 
+@pytest.mark.slow
 def test_asha_over_an_optuna_objective_with_conditions(hpo: Runner) -> None:
     sampler = {"name": "TPESampler", "n_startup_trials": 5}
     facts = hpo.json("tune", hpo.study(**of_optuna("conditional"), space=SPACE, sampler=sampler))

@@ -6,14 +6,11 @@ import json
 import signal
 from pathlib import Path
 
-import msgspec
 import psutil
 import pytest
 
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from tests.dask_processes import DaskProcesses
 from tests.flows.packed_runs import (
     LIMIT,
     MB,
@@ -89,22 +86,6 @@ def test_one_that_takes_more_than_it_says_is_tried_alone_and_its_neighbours_go_o
             assert share is not None and (share[0] == 1000 or share[1] >= 300 * MB)
 
 
-def test_one_that_fits_nowhere_is_given_up_with_the_reason(tmp_path: Path) -> None:
-    study = GRID | {"search": {"method": "grid", "max_resource": 1}}
-    packing = {
-        "devices": "cpu",
-        "memory": {"CPU": CAPACITY},
-        "demand": {"function": "tests.flows.packing_objectives:need_of_mb", "compute": 5},
-    }
-    packed = Packed(tmp_path, **study, packing=packing)
-    packed.run("tune", "study.yaml")
-    state = packed.study().state
-    given_up = {trial.params["mb"] for trial in state.trials if trial.abandoned is not None}
-    assert given_up == {160} and state.completed_jobs == 18
-    reason = next(str(trial.abandoned) for trial in state.trials if trial.abandoned is not None)
-    assert "memory 960 MB of 700 MB" in reason and "packing.memory" in reason
-
-
 def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
     packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
     packed = Packed(tmp_path, **GRID, packing=packing)
@@ -117,23 +98,6 @@ def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -
     done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
     assert len(done) == len({event.trial for event in done}) == 24
     assert study.status == "finished"
-
-
-def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path, dask_processes: DaskProcesses) -> None:
-    for name in ("one", "two"):
-        dask_processes.add_worker(name)
-    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
-    packed = Packed(tmp_path, **GRID, packing=packing, cluster=dask_processes.cluster)
-    process = packed.start("tune", "study.yaml")
-    until(lambda: len(packed.ended()) >= 5, process)
-    dask_processes.kill("one")
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, said
-    assert packed.study().status == "finished"
-    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
-    assert len(done) == len({event.trial for event in done}) == 24
-    failed = {event.outcome for event in packed.ended() if isinstance(event, AttemptFailed)}
-    assert failed <= {Outcome.LOST}
 
 
 GPU_STUDY = {
@@ -256,8 +220,3 @@ def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
         assert packed.study().status == "finished"
     finally:
         stub.close()
-
-
-def test_usage_is_plain_data_in_the_journal() -> None:
-    one = Usage(memory=5, device="d", share=(1, 2, 3))
-    assert msgspec.convert(msgspec.to_builtins(one), Usage) == one

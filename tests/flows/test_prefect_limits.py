@@ -82,22 +82,6 @@ def test_jobs_that_wait_are_pending_under_their_own_name_and_all_end(hpo: Runner
 
 
 @pytest.mark.slow
-def test_a_limit_of_two_lets_two_of_three_run(hpo: Runner) -> None:
-    name = f"gpu-{uuid.uuid4().hex[:8]}"
-    made = ask(hpo.environment, "concurrency_limits/", {"tag": name, "concurrency_limit": 2})
-    process = hpo.start("tune", limited(hpo, "pair", name))
-    eventually(lambda: states_of(hpo, "tune-pair") == ["PENDING", "RUNNING", "RUNNING"] or process.poll() is not None)
-    assert process.poll() is None
-    (hpo.folder / "gate").unlink()
-    assert "pair finished: 3 trials, 3 jobs" in end(process)
-    (run,) = flow_runs(hpo, "tune-pair")
-    jobs = [one for one in task_runs(hpo, run) if one["task_key"].startswith("job")]
-    assert [one["state_type"] for one in jobs] == ["COMPLETED"] * 3
-    assert running_at_once(jobs) == 2
-    ask(hpo.environment, f"concurrency_limits/{made['id']}", method="DELETE")
-
-
-@pytest.mark.slow
 def test_a_killed_study_gives_back_its_slots_when_it_is_resumed(hpo: Runner, tag: str) -> None:
     process = hpo.start("tune", limited(hpo, "lost", tag))
     eventually(lambda: "RUNNING" in states_of(hpo, "tune-lost"))

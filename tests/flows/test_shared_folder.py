@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpo_core.execution.loop import Loop
-from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.model.errors import SpecError
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
@@ -51,15 +51,6 @@ def test_an_objective_whose_file_a_worker_lacks_is_refused(
         one.start()
 
 
-def test_a_worker_that_does_not_see_the_folder_is_refused_at_the_start(
-    tmp_path: Path, dask_processes: DaskProcesses, hidden: Path
-) -> None:
-    dask_processes.add_worker("one", hidden=hidden)
-    one = executor(dask_processes, hidden / "study", **write_objective(tmp_path / "code"))
-    with closing(one), pytest.raises(StorageError, match=f"does not see the study's folder {hidden}.*{CURE}"):
-        one.start()
-
-
 def test_a_study_halts_with_the_cure_where_a_later_worker_does_not_see_the_folder(
     tmp_path: Path, dask_processes: DaskProcesses, hidden: Path
 ) -> None:
@@ -75,6 +66,7 @@ def test_a_study_halts_with_the_cure_where_a_later_worker_does_not_see_the_folde
         study.check()
 
 
+@pytest.mark.slow
 def test_installed_code_and_a_url_need_no_folder(tmp_path: Path, dask_processes: DaskProcesses, hidden: Path) -> None:
     """The memory file system is one of fsspec's; this training function saves nothing."""
     dask_processes.add_worker("one", hidden=hidden)

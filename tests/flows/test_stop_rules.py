@@ -30,23 +30,3 @@ def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> N
     assert granted[:2] == [(0, 0), (1, 0)] and sorted(granted[2:]) == [(0, 1), (1, 1)]
     assert [e["rule"] for e in events(hpo, "StudyHalted")] == ["seconds", "seconds"]
     assert "clean" in hpo("audit", "toy")
-
-
-@pytest.mark.slow
-def test_a_study_that_reached_its_target_goes_on_when_resumed(hpo: Runner) -> None:
-    search = {"method": "random", "configs": 12}
-    facts = hpo.json("tune", hpo.study(search=search, stop={"target": 1.9}), code=7)
-    assert facts["rule"] == "target" and facts["reason"].startswith("target reached: loss = ")
-    assert 1 <= facts["trials"] < 12 and facts["best"]["value"] <= 1.9
-    facts = hpo.json("resume", "toy")
-    assert (facts["status"], facts["trials"], facts["reason"]) == ("finished", 12, "")
-
-
-@pytest.mark.slow
-def test_a_resume_grants_the_total_resource_once_more(hpo: Runner) -> None:
-    search = {"method": "random", "max_resource": 2}
-    file = hpo.study(search=search, stop={"total_resource": 8, "running": "cancel"})
-    facts = hpo.json("tune", file, code=7)
-    assert (facts["rule"], facts["jobs"]) == ("total_resource", 4), "what the rule counts as used was not trained"
-    assert hpo.json("resume", "toy", code=7)["jobs"] == 8
-    assert "clean" in hpo("audit", "toy")

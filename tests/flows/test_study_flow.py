@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
 import uuid
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
-from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -95,15 +90,6 @@ def test_a_training_function_logs_to_its_task_run_and_knows_its_flow_run(hpo: Ru
     journal.close()
 
 
-@pytest.mark.slow
-def test_rungs_alone_where_they_are_asked_for(hpo: Runner) -> None:
-    hpo.json("tune", hpo.study(study="coarse", prefect="rungs"))
-    (run,) = flow_runs(hpo, "tune-coarse")
-    runs = task_runs(hpo, run)
-    assert {one["task_key"].partition("-")[0] for one in runs} == {"rung"}
-    assert sum(int(one["state"]["message"].split()[0]) for one in runs) >= 12 + 4 + 1
-
-
 def running_at_once(runs: list[dict[str, Any]]) -> int:
     """Most of these task runs that ran at one time."""
     moments = sorted([(one["start_time"], 1) for one in runs] + [(one["end_time"], -1) for one in runs])
@@ -165,6 +151,7 @@ def test_a_cancelled_command_ends_soon_also_where_it_ignores_ctrl_c(hpo: Runner)
     assert hpo.json("resume", "stopped")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_killed_controller_leaves_nothing_running(hpo: Runner) -> None:
     gate = hpo.folder / "gate"
     gate.write_text("3")
@@ -210,37 +197,3 @@ def test_a_job_whose_workers_keep_dying_is_crashed_and_no_finished_one_is_comput
     lost = Counter(one["name"].split()[1] for one in crashed)
     assert lost["2"] == 3
     assert all(trained[trial] == 1 + lost[str(trial)] for trial in (0, 1, 3, 4, 5)), "no finished one again"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_study_goes_on_and_ends_without_its_prefect_server(tmp_path: Path, how: signal.Signals) -> None:
-    server = SharedServer(tmp_path / "prefect")
-    try:
-        server.start()
-        server.wait()
-        hpo = Runner(tmp_path, server.client_settings(), prefect="auto")
-        gate = tmp_path / "gate"
-        gate.write_text("4")
-        search = {"method": "random", "configs": 30, "max_resource": 2}
-        process = hpo.start("tune", hpo.study("held", search=search, constants={"gate": str(gate)}))
-        wait_for_entries(hpo, "toy", 6, process)
-        assert server.pid is not None
-        os.kill(server.pid, how)
-        gate.unlink()
-        deadline = time.monotonic() + LIMIT
-        while process.poll() is None and hpo.json("status", "toy")["status"] != "finished":
-            assert time.monotonic() < deadline
-        finished = time.monotonic()
-        out, err = process.communicate(timeout=LIMIT)
-        assert process.returncode == 0, out + err
-        assert "toy finished: 30 trials, 30 jobs" in out
-        assert "Traceback" not in out + err, err
-        assert time.monotonic() - finished < at_load(45), "its end waits for Prefect, for a limited time"
-        assert "does not show" in err
-        assert "clean" in hpo("audit", "toy")
-    finally:
-        if how is signal.SIGSTOP and server.pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(server.pid, signal.SIGCONT)
-        server.close()

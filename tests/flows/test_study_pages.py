@@ -26,7 +26,6 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_words
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.clusters.slurm_queue import call
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.prefect_pages.study_pages import StudyPages
@@ -47,15 +46,6 @@ def test_a_study_without_any_result_is_failed() -> None:
     assert study.state.abandoned_trials == 1 and not study.state.completed_jobs
     state = final_state_of(study)
     assert state.is_failed() and "no trial has a finite value of loss: of 1 trial, 1 failed" in str(state.message)
-
-
-def test_a_study_of_which_every_trial_diverged_is_failed() -> None:
-    study = Study.create(make_spec(search={"method": "random", "configs": 1, "max_resource": 1}))
-    job = study.ask()
-    assert job is not None
-    study.tell(job, {"loss": float("nan")})
-    state = final_state_of(study)
-    assert study.status == "finished" and state.is_failed() and "hpo try STUDY.yaml" in str(state.message)
 
 
 class AwayJournal(MemoryJournal):
@@ -126,13 +116,6 @@ def test_a_second_controller_takes_no_slurm_jobs_of_the_first(first_controller: 
     kind = SlurmJobs(SlurmClusterSpec(), "s", str(tmp_path))
     with pytest.raises(ClusterError, match="'s' has a controller on this machine that submits its Slurm jobs"):
         kind.create()
-
-
-def test_a_command_that_cannot_be_started_is_no_end_of_the_watch(tmp_path: Path) -> None:
-    command = tmp_path / "squeue"
-    command.write_text("")
-    with pytest.raises(ClusterError, match="cannot be started"):
-        call([str(command)])
 
 
 class Client:

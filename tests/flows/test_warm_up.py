@@ -16,7 +16,9 @@ from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 
 
-@pytest.mark.parametrize(("from_results", "order"), [(1, ["imports of 3", "report"]), (4, ["report"])])
+@pytest.mark.parametrize(
+    ("from_results", "order"), [(1, ["imports of 3", "report"]), pytest.param(4, ["report"], marks=pytest.mark.slow)]
+)
 def test_the_report_is_written_once_its_imports_are_made(
     from_results: int, order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_pipe_that_nobody_reads_any_more_ends_no_study(hpo: Runner) -> None:
     assert is_finished(hpo)
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_the_log_ends_no_study(hpo: Runner) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("good", search=SEARCH))], full)
@@ -151,6 +152,7 @@ def test_a_study_in_the_background_of_a_script_ends_at_sigterm(hpo: Runner) -> N
     assert "hpo resume toy" in said and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_board_stays_until_the_summary(hpo: Runner) -> None:
     terminal, output = pty.openpty()
     process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("good", search=SEARCH))], output)

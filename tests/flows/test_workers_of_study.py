@@ -154,12 +154,3 @@ def test_resume_goes_on_with_the_range(tmp_path: Path) -> None:
     there = [event.inventory.slots for entry in entries for event in entry.events if isinstance(event, CapacityChanged)]
     assert len(again.trials) == 4 and audit(entries).clean
     assert there[0] == 0 and max(there) == 2 and there.count(0) == 2, "a start and a resume"
-
-
-@pytest.mark.slow
-def test_without_a_home_all_threads_of_a_range_are_there() -> None:
-    result = hpo.tune(
-        paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=4, max_resource=1),
-        workers=hpo.WorkerRange(0, 3), home=None, progress=False,
-    )  # fmt: skip
-    assert len(result.trials) == 4

@@ -106,10 +106,6 @@ def test_a_terminal_does_not_wait(starved: tuple[Trackers, psutil.Process]) -> N
     assert said == ["copying to MLflow: 0 of 4 trials; this goes on in the background"] and process.is_running()
 
 
-def test_a_follower_has_the_priority_of_its_study(starved: tuple[Trackers, psutil.Process]) -> None:
-    assert starved[1].nice() == psutil.Process().nice()
-
-
 def test_a_copy_whose_process_was_killed_is_completed_later(
     home: Home, starved: tuple[Trackers, psutil.Process]
 ) -> None:
@@ -138,29 +134,7 @@ def test_a_run_id_that_mlflow_cannot_give_is_none_after_one_attempt_with_the_rea
     process.terminate()
 
 
-def test_a_second_one_waits_for_the_first(home: Home, starved: tuple[Trackers, psutil.Process]) -> None:
-    trackers, process = starved
-    trackers.is_awaited = False
-    trackers.finish()
-    wait_for(lambda: progress(home, "starved") is not None)
-    known = progress(home, "starved")
-    process.resume()
-    wait_for(lambda: progress(home, "starved").process == process.pid or known.complete)
-    assert Trackers(home, trackers._spec).complete() is None
-    assert progress(home, "starved").process == process.pid, "no second process copied it"
-
-
-def test_the_run_of_a_result_is_there_whatever_became_of_the_copy(
-    home: Home, starved: tuple[Trackers, psutil.Process]
-) -> None:
-    trackers, process = starved
-    process.kill()
-    trackers.finish(seconds=LIMIT)
-    result = hpo.load("starved", home=home.folder)
-    run = open_client(home.default_tracking_uri).get_run(str(result.mlflow_run_id))
-    assert run.info.run_name == "starved" and result.best.mlflow_run_id is not None
-
-
+@pytest.mark.slow
 def test_one_process_completes_what_is_missing_of_a_home(home: Home) -> None:
     for name in ("one", "two", "three"):
         trackers = Trackers(home, played(home, name, configs=2).spec)

@@ -110,16 +110,6 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
     assert "promotions" in tracker.text(tracker.parent(), "promotions.json")
 
 
-def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
-    play(*start(journal, configs=2))
-    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", patience=1.0)
-    try:
-        assert child.end() == 3
-    finally:
-        child.process.kill()
-    assert f"`hpo project {NAME}` copies the rest" in child.log.read_text()
-
-
 def test_a_study_taken_over_is_not_called_over(
     tmp_path: Path, journal: SqlJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

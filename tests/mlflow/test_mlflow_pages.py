@@ -44,7 +44,7 @@ def test_trials_are_filtered_and_sorted_by_a_parameter_that_is_a_number(tracker:
     assert len(both) == sum(rates[trial.number] > limit and trial.params["width"] <= 36 for trial in study.state.trials)
 
 
-@pytest.mark.parametrize("method", ["asha", "random"])
+@pytest.mark.parametrize("method", ["asha", pytest.param("random", marks=pytest.mark.slow)])
 def test_the_runs_of_two_studies_say_what_they_cost(tracker: Tracker, method: str) -> None:  # noqa: F811
     search = SEARCH if method == "asha" else {"method": "random", "configs": 9, "max_resource": 9}
     study = play(*start(MemoryJournal(), search=search))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -81,7 +80,9 @@ class Restored:
         assert self.tracker.picture() == self.tracker.picture(CONTROL)
 
 
-@pytest.mark.parametrize("jobs", [0, 3, 10**6], ids=["at once", "shorter", "longer"])
+@pytest.mark.parametrize(
+    "jobs", [0, pytest.param(3, marks=pytest.mark.slow), 10**6], ids=["at once", "shorter", "longer"]
+)
 def test_an_older_journal_is_noticed_and_what_is_said_makes_the_copy_anew(
     tracker: Tracker,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobGranted
-from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_run_status, trial_tags
+from hpo_core.tracking.mlflow_runs import study_tags, trial_run_status, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, facts, spec_of
@@ -29,17 +29,6 @@ def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
 def sizes(fold: TrackedStudy) -> dict[str, float]:
     """The last value of each metric of a rung's size."""
     return {point.key: point.value for point in fold.points if point.key.endswith("_size")}
-
-
-def test_one_bracket_is_not_named() -> None:
-    study, fold = folded(spec_of("asha"))
-    assert sizes(fold) == {f"rung_{rung.rung}_size": rung.results for rung in study.method.rungs()}
-
-
-def test_several_brackets_are() -> None:
-    study, fold = folded(spec_of("asha-brackets"))
-    expected = {f"bracket_{r.bracket}_rung_{r.rung}_size": r.results for r in study.method.rungs() if r.results}
-    assert sizes(fold) == expected
 
 
 def test_shared_rungs_are_counted_by_their_place_in_the_one_ladder() -> None:
@@ -101,14 +90,6 @@ def test_the_ceiling_is_a_metric() -> None:
     raised = facts(study.journal.entries("world"), CeilingRaised)
     assert [point.value for point in points] == [3, *(event.level for event in raised)]
     assert "ceiling" not in {point.key for point in folded(spec_of("asha"))[1].points}
-
-
-def test_a_stop_rule_is_a_tag() -> None:
-    search = {"method": "random", "configs": 50}
-    _, fold = folded(make_spec(search=search, stop={"total_resource": 7}))
-    tags = study_tags(fold, "halted", None)
-    assert tags["hpo.stop_rule"] == "total_resource" and "a resume grants 7 more" in tags["mlflow.note.content"]
-    assert study_params(fold.spec)["stop.total_resource"] == "7"
 
 
 def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:

@@ -234,28 +234,6 @@ def test_threads_and_values_at_the_ceiling() -> None:
     assert study.best_trial.last_step == 3
 
 
-def test_a_storage_that_fails_raises_the_ceiling_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    pruner = PashaPruner(max_resource=27)
-    study = new_study(pruner)
-    first = study.ask()
-    first.report(0.1, 1)
-    first.report(0.5, 3)
-    assert first.should_prune() and pruner.ceiling(study) == 3
-    second = study.ask()
-    second.report(0.2, 1)
-    second.report(0.4, 3)
-
-    def refuse(*_: Any) -> None:
-        raise OSError("disk full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(study._storage, "set_study_system_attr", refuse)
-        with pytest.raises(OSError, match="disk full"):
-            second.should_prune()
-    assert pruner.ceiling(study) == 3
-    assert not second.should_prune() and pruner.ceiling(study) == 9
-
-
 @pytest.mark.parametrize(
     ("settings", "what"),
     [

@@ -185,24 +185,6 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
     assert trial.should_prune()  # the third of six
 
 
-def test_threads() -> None:
-    study = new_study(AshaPruner(max_resource=9, reduction_factor=2))
-    study.sampler = optuna.samplers.RandomSampler()
-
-    def objective(trial: Trial) -> float:
-        x = trial.suggest_float("x", 0, 1)
-        for step in range(1, 10):
-            trial.report(x, step)
-            if trial.should_prune():
-                raise optuna.TrialPruned
-        return x
-
-    study.optimize(objective, n_trials=60, n_jobs=4)
-    states = [trial.state for trial in study.trials]
-    assert states.count(TrialState.PRUNED) > 10 and TrialState.COMPLETE in states
-    assert TrialState.RUNNING not in states
-
-
 def test_steps_that_skip_a_level_and_steps_from_zero() -> None:
     study = new_study(AshaPruner(max_resource=27, first_step=0))
     for value in (1.0, 2.0):

@@ -49,15 +49,6 @@ def slow(trial: hpo.Trial) -> None:
         trial.report(loss=loss)
 
 
-def tracks(trial: hpo.Trial) -> None:
-    """The same with a state that is saved."""
-    generator = random.Random(trial.seed)
-    trial.track(generator=generator)
-    for step in trial.steps():
-        note(trial.number, step, trial.params["folder"])
-        trial.report(loss=trial.params["x"] + generator.random())
-
-
 def after_the_loop(trial: hpo.Trial) -> None:
     """Reports once, when its loop has ended."""
     for step in trial.steps():

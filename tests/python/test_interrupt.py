@@ -112,7 +112,7 @@ def scripts(tmp_path: Path) -> Iterator[list[Script]]:
 
 @pytest.mark.parametrize("phase", [pytest.param("start", marks=pytest.mark.slow), "run"])
 def test_one_interrupt_halts_the_study_and_a_resume_ends_it(phase: str, tmp_path: Path, scripts: list[Script]) -> None:
-    script = Script(tmp_path, trials=20)
+    script = Script(tmp_path, trials=12)
     scripts.append(script)
     script.wait_for("calls" if phase == "start" else "report")
     if phase == "start":
@@ -127,8 +127,8 @@ def test_one_interrupt_halts_the_study_and_a_resume_ends_it(phase: str, tmp_path
     assert hpo.load("study", home).status == ("open" if phase == "start" else "halted")
     result = hpo.resume("study", home=home, progress=False)
     assert result.status == "finished"
-    assert len(result.trials) == 20
-    assert sorted(result.results["trial"]) == list(range(20))  # nothing twice
+    assert len(result.trials) == 12
+    assert sorted(result.results["trial"]) == list(range(12))  # nothing twice
 
 
 def wait_for_worker(script: Script) -> None:
@@ -154,6 +154,7 @@ def test_interrupts_while_it_ends_are_ignored(tmp_path: Path, scripts: list[Scri
     assert hpo.load("study", tmp_path / "home").status == "halted"
 
 
+@pytest.mark.slow
 def test_a_call_outside_the_main_thread_sets_no_signal_handler() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     found: list[hpo.Result] = []

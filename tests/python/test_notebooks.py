@@ -204,6 +204,7 @@ def test_a_result_shows_its_best_trial_and_a_picture_and_no_parameter_becomes_ht
     assert set(Tags(best["text/html"]).tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
 
 
+@pytest.mark.slow
 def test_a_figure_is_drawn_where_the_server_lacks_plotlys_extension(ready: Kernel, found: Outputs) -> None:
     """JupyterLab takes the first of these that it can draw; with Plotly's data alone the cell stays blank."""
     (figure,) = ready.run("result.plot.history()").shown
@@ -229,11 +230,6 @@ def test_a_named_study_that_runs_again_is_refused_in_few_lines_with_its_cure(rea
     assert not ready.run(f"again = hpo.tune(train, space, name='twice', resume=True, {kept}").error
 
 
-def test_what_a_person_is_told_is_no_error_of_the_notebook(ready: Kernel) -> None:
-    said = ready.run("from hpo_flows.python_progress import write_line\nwrite_line('Prefect UI: http://here')")
-    assert "Prefect UI" in said.streams and not said.errors
-
-
 def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> None:
     code = (
         "def bad(trial):\n    raise ValueError('no such thing')\nhpo.tune(bad, space, name='bad', home=None, **random)"
@@ -246,24 +242,7 @@ def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> No
     assert found.error and "starts" not in "".join(shown["text/plain"] for shown in found.shown)
 
 
-def test_a_study_in_another_thread_and_beside_a_running_loop(ready: Kernel) -> None:
-    found = ready.run(
-        "import asyncio\n"
-        "async def beside():\n"
-        "    ticks = 0\n"
-        "    call = asyncio.to_thread(hpo.tune, train, space, name='thread', home=None, **random)\n"
-        "    study = asyncio.create_task(call)\n"
-        "    while not study.done():\n"
-        "        await asyncio.sleep(0.01)\n"
-        "        ticks += 1\n"
-        "    return (await study).status, ticks > 10\n"
-        "await beside()"
-    )
-    board, returned = found.shown
-    assert returned["text/plain"] == "('finished', True)" and not found.error
-    assert "thread  finished: 4 jobs" in board["text/plain"]
-
-
+@pytest.mark.slow
 def test_nothing_is_shown_without_progress_and_captured_cells_hold_two_drawings(ready: Kernel) -> None:
     found = ready.run("silent = hpo.tune(train, space, name='silent', home=None, progress=False, **random)")
     assert not (found.shown or found.streams or found.error)
@@ -379,11 +358,6 @@ def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_b
     assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
 
 
-def test_a_study_without_a_result_says_so() -> None:
-    page = study_cell(hpo.Study.create(make_spec()))
-    assert "no result yet" in page and "<img" not in page
-
-
 def test_sparse_lines_are_no_flood_and_hold_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr("hpo_flows.progress.time.monotonic", lambda: now[0])
@@ -423,21 +397,6 @@ def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
     sys.stderr.close()
     python_progress.write_line("a closed stderr ends no study")
-
-
-def test_a_notebook_that_takes_no_more_drawings_ends_no_study(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken:
-        calls = 0
-
-        def update(self, pictures: dict[str, str], raw: bool) -> None:
-            Broken.calls += 1
-            raise ValueError("socket closed")
-
-    cell = Cell(None)
-    cell._handle = Broken()
-    cell.show({"text/plain": "a"})
-    cell.show({"text/plain": "b"})
-    assert Broken.calls == 1 and "does not show the study any more" in caplog.text
 
 
 # The notebooks of the examples.

@@ -191,15 +191,6 @@ def max_at_once(result: Result) -> int:
     return most
 
 
-@pytest.mark.slow
-def test_an_adaptive_cluster_without_workers_starts_one() -> None:
-    with distributed.LocalCluster(
-        n_workers=0, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0"
-    ) as cluster:
-        cluster.adapt(minimum=0, maximum=1, interval="100ms")
-        assert run(cluster=cluster).status == "finished"
-
-
 def test_what_cannot_be_used_is_refused_in_words(secured: distributed.LocalCluster) -> None:
     with pytest.raises(SpecError, match="is no cluster"):
         run(cluster=42)
@@ -224,6 +215,7 @@ def test_what_cannot_be_used_is_refused_in_words(secured: distributed.LocalClust
     assert asyncio.run(inside()).status == "finished"
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_closed_halts_the_study_which_goes_on_on_another(
     secured: distributed.LocalCluster, tmp_path: Path
 ) -> None:
@@ -265,17 +257,6 @@ def test_a_task_of_the_cluster_may_search_on_it(client: distributed.Client) -> N
 def _search_with_worker_client() -> str:
     with distributed.worker_client() as client:
         return run(cluster=client).status
-
-
-@pytest.mark.slow
-def test_two_studies_on_one_client_end_and_leave_nothing(
-    secured: distributed.LocalCluster, client: distributed.Client
-) -> None:
-    before = state_of(secured)
-    with ThreadPoolExecutor() as threads:
-        studies = [threads.submit(run, cluster=client) for _ in range(2)]
-        assert [study.result(LIMIT).status for study in studies] == ["finished"] * 2
-    assert state_of(secured, before) == before
 
 
 def test_settings_of_the_process_come_back_in_any_order() -> None:

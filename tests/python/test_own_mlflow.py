@@ -169,13 +169,6 @@ def _plain() -> dict[str, Any]:
     }
 
 
-def test_a_study_that_keeps_nothing_is_not_tracked(store: str) -> None:
-    with mlflow.start_run() as active:
-        result = run(home=None)
-        assert result.mlflow_run_id is None and result.best.mlflow_run_id is None
-        assert len(mlflow.search_runs([active.info.experiment_id])) == 1
-
-
 @pytest.mark.slow
 def test_the_page_runs_as_it_stands(store: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "how-to" / "compare-runs-in-mlflow.md").read_text()
@@ -186,15 +179,3 @@ def test_the_page_runs_as_it_stands(store: str, tmp_path: Path) -> None:
     assert mlflow.get_run(best).data.tags[PARENT] == study
     assert parent.data.metrics == {"best_loss": mlflow.get_run(best).data.metrics["final_loss"]}
     assert mlflow.get_experiment(parent.info.experiment_id).name == "digits"
-
-
-@pytest.mark.slow
-def test_a_run_on_a_server_is_the_parent(store: str, server: str, tmp_path: Path) -> None:
-    mlflow.set_tracking_uri(server)
-    mlflow.set_experiment("served")
-    with mlflow.start_run() as active:
-        result = run(home=tmp_path / "home")
-    study = mlflow.get_run(result.mlflow_run_id)
-    assert study.data.tags[PARENT] == active.info.run_id and study.info.experiment_id == active.info.experiment_id
-    assert mlflow.get_run(result.best.mlflow_run_id).data.tags[PARENT] == result.mlflow_run_id
-    assert study.info.artifact_uri.startswith("mlflow-artifacts:")

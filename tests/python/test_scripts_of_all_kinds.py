@@ -151,24 +151,12 @@ SLOW = {
     "a script with a guard": Script({"train.py": IMPORTS + TRAIN + guarded(TUNE)}, ["train.py"]),
     "-c": Script({}, ["-c", WHOLE]),
     "a prompt": Script({}, ["-i", "-q"], typed=WHOLE.replace("\nFACTOR", "\n\nFACTOR").replace("\ndef", "\n\ndef")),
-    "a module without a file": Script(
-        {"train.py": WHOLE},
-        ["-c", "import sys; sys.modules['m'] = m = type(sys)('m'); exec(open('train.py').read(), vars(m))"],
-    ),
-    "runpy": Script({"train.py": WHOLE}, ["-c", "import runpy; runpy.run_path('train.py', run_name='__main__')"]),
     "pytest": Script(
         {"test_train.py": IMPORTS + TRAIN + guarded(TUNE).replace(GUARD, "def test_it():\n")},
         ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_train.py"],
         begun=2,  # a module, which workers import
     ),
     "a cluster of its own": Script({"train.py": IMPORTS + OWN_CLUSTER + TRAIN + guarded(OWN)}, ["train.py"], begun=2),
-    # Dask's own words: its worker imports the script, which starts a cluster again
-    "a cluster of its own, without a guard": Script(
-        {"train.py": IMPORTS + OWN_CLUSTER + TRAIN + OWN},
-        ["train.py"],
-        ends="An attempt has been made to start a new process before the",
-        begun=2,
-    ),
 }  # fmt: skip
 if find_spec("IPython") is not None:
     SLOW["IPython"] = Script({"train.py": WHOLE}, ["-m", "IPython", "--colors=NoColor", "train.py"])

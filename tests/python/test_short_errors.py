@@ -96,6 +96,7 @@ def falls(trial: optuna.Trial) -> float:
     return x
 
 
+@pytest.mark.slow
 def test_reports_at_falling_steps_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
     result = hpo.tune(falls, home=None, max_trials=3)
     words = "trial.report(..., step=3) came after step 5; steps must rise"

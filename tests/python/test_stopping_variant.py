@@ -87,7 +87,7 @@ def only_once(search: Search) -> None:
         assert targets == search.method.levels()[: len(targets)]
 
 
-@pytest.mark.parametrize(("eta", "top", "today"), [(3, 9, 13), (4, 256, 341)])
+@pytest.mark.parametrize(("eta", "top", "today"), [(3, 9, 13), pytest.param(4, 256, 341, marks=pytest.mark.slow)])
 def test_a_trial_without_checkpoints_trains_each_step_once_in_one_process(
     tmp_path: Path, eta: int, top: int, today: int
 ) -> None:
@@ -119,18 +119,6 @@ def test_a_whole_search_has_the_losses_of_trials_that_begin_anew_at_each_rung(tm
     assert search.results("again") == results
 
 
-def test_checkpoints_are_written_at_each_rung_as_ever(tmp_path: Path) -> None:
-    search = Search(tmp_path, configs=5)
-    result = search.run("tracks")
-    only_once(search)
-    for event in (event for entry in search.entries() for event in entry.events if isinstance(event, JobCompleted)):
-        assert event.checkpoint is not None and event.checkpoint.resource == event.resource
-    best = result.best
-    generator = random.Random(result.spec.training_seed(best.trial))
-    losses = [best.params["x"] + generator.random() for _ in range(9)]
-    assert best.value == losses[best.resource - 1]
-
-
 def test_an_optuna_objective_is_called_once_for_each_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(tmp_path, configs=9)
     monkeypatch.setenv("NOTES", str(search.notes))
@@ -139,6 +127,7 @@ def test_an_optuna_objective_is_called_once_for_each_trial(tmp_path: Path, monke
     assert len({len(each) for each in search.results().values()}) > 1, "some were pruned, some went on"
 
 
+@pytest.mark.slow
 def test_a_trial_that_reports_after_its_loop_begins_anew_at_each_rung(tmp_path: Path) -> None:
     search = Search(tmp_path)
     search.run("after_the_loop")
@@ -146,6 +135,7 @@ def test_a_trial_that_reports_after_its_loop_begins_anew_at_each_rung(tmp_path: 
     assert [target for target, _ in search.results()[0]] == [1, 3, 9]
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_is_stopped_and_one_that_raises_begins_anew(tmp_path: Path) -> None:
     search = Search(tmp_path)
     search.run("diverges")
@@ -157,7 +147,7 @@ def test_a_trial_that_diverges_is_stopped_and_one_that_raises_begins_anew(tmp_pa
     assert [target for target, _ in other.results()[0]] == [1, 3, 9]
 
 
-@pytest.mark.parametrize("process", ["fresh", "kept"])
+@pytest.mark.parametrize("process", ["fresh", pytest.param("kept", marks=pytest.mark.slow)])
 def test_what_a_function_does_at_its_end_is_done_where_its_trial_is_stopped(tmp_path: Path, process: str) -> None:
     search = Search(tmp_path, configs=9)
     search.run("cleans_up", training={"process": process})
@@ -189,15 +179,6 @@ def test_a_controller_killed_while_trials_go_on_leaves_no_process_and_a_resume_e
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("dask_processes")
-def test_a_trial_goes_on_in_the_worker_where_its_process_waits(tmp_path: Path, dask_processes: DaskProcesses) -> None:
-    for name in ("one", "two", "three"):
-        dask_processes.add_worker(name)
-    search = Search(tmp_path, configs=10)
-    search.run("slow", workers=None, cluster=dask_processes.cluster)
-    only_once(search)
-
-
 @pytest.mark.usefixtures("dask_processes")
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_new_trial_goes_to_the_worker_of_the_one_that_was_stopped(

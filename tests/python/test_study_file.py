@@ -91,7 +91,7 @@ def specs(draw: st.DrawFn) -> hpo.StudySpec:
     return with_places(hpo.StudySpec(**data), Path("/"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_the_study_file_of_a_spec_is_that_spec(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     try:
@@ -121,7 +121,7 @@ def test_each_part_is_written_and_read(part: str, value: Any, tmp_path: Path) ->
     assert len(spec.to_yaml().splitlines()) < 60  # defaults are left out
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(TEXTS, SCALARS))
 def test_yaml_reads_what_was_written(data: dict[str, Any]) -> None:
     assert read_yaml(as_yaml(data))[0] == data

@@ -72,32 +72,6 @@ if __name__ == "__main__":
     main()
 """
 
-SKLEARN = """
-import sys
-
-import numpy as np
-from sklearn.datasets import load_breast_cancer
-from sklearn.linear_model import SGDClassifier
-from sklearn.metrics import log_loss
-
-class Model(SGDClassifier):  # hpo
-    def state_dict(self):  # hpo
-        return {name: vars(self)[name] for name in ("classes_", "coef_", "intercept_", "t_") if name in vars(self)}
-
-    def load_state_dict(self, state):  # hpo
-        vars(self).update(state)
-
-alpha, eta0 = float(sys.argv[1]), float(sys.argv[2])
-X, y = load_breast_cancer(return_X_y=True)
-X = (X - X.mean(0)) / X.std(0)
-model = Model(loss="log_loss", alpha=alpha, learning_rate="invscaling", eta0=eta0)
-trial.track(model=model)  # hpo
-for epoch in trial.steps():  # hpo
-    for batch in np.array_split(np.random.permutation(400), 10):
-        model.partial_fit(X[batch], y[batch], classes=[0, 1])
-    trial.report(val_loss=log_loss(y[400:], model.predict_proba(X[400:])))  # hpo
-"""
-
 OPTUNA = """
 import optuna
 
@@ -134,20 +108,18 @@ RECIPE = SCRIPTS.read_text().partition("<!-- file: tune.py -->\n```python\n")[2]
 """The script of the documentation that tunes another one."""
 
 
-def recipe(imports: str, loaded: str, arguments: str | None = None, space: str | None = None) -> str:
+def recipe(imports: str, loaded: str) -> str:
     """The documentation's script for a small study that can be held; ``loaded`` is what no job may have to import."""
     changed = {
         "import torch": f"{imports}\nfrom held import hold",
         "def train": f"def train(trial):\n    hold(trial, {loaded!r})",
-        "    sys.argv": arguments and f"    sys.argv = ['main.py', *{arguments}]",
-        "    space=": space and f"    space={space},",
         "    method=": "    method=hpo.Asha(configs=5, max_resource=4, reduction_factor=2), workers=1, seed=3,",
         "    name=": "    name='script', home=sys.argv[1], prefect='off', tracking={'mlflow': 'off'},",
     }
     lines = RECIPE.splitlines()
     for begin, text in changed.items():
         (at,) = [n for n, line in enumerate(lines) if line.startswith(begin)]
-        lines[at] = text or lines[at]
+        lines[at] = text
     return "\n".join(lines)
 
 
@@ -179,16 +151,6 @@ class Kind(NamedTuple):
 
 KINDS = {
     "torch": Kind(TORCH, recipe("import torch", "torch"), True),
-    "sklearn": Kind(
-        SKLEARN,
-        recipe(
-            "from sklearn import linear_model as torch",
-            "sklearn.linear_model",
-            arguments="map(str, trial.params.values())",
-            space='{"alpha": hpo.Float(1e-6, 1, log=True), "eta0": hpo.Float(0.001, 1, log=True)}',
-        ),
-        True,
-    ),
     "optuna": Kind(OPTUNA, OF_OBJECTIVE, False),
 }
 
@@ -215,7 +177,7 @@ def ended(process: subprocess.Popen[bytes], folder: Path, home: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["torch", "sklearn", "optuna"])
+@pytest.mark.parametrize("kind", ["torch", "optuna"])
 def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kind: str, tmp_path: Path) -> None:
     script, tuned, continues = KINDS[kind]
     for name, text in (("main", script), ("tune", tuned), ("held", HELD)):

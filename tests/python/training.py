@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -35,15 +34,6 @@ class Trains:
         train(trial)
 
 
-def suggests(trial: Any) -> float:
-    """An Optuna objective."""
-    return float(trial.suggest_float("x", 0, 1) ** 2)
-
-
-def misses(trial: hpo.Trial) -> None:
-    trial.params["y"]
-
-
 def fails(trial: hpo.Trial, first: int = 0) -> None:
     if trial.number >= first:
         raise FullError("the glass")
@@ -52,26 +42,6 @@ def fails(trial: hpo.Trial, first: int = 0) -> None:
 
 def fails_at_once(trial: hpo.Trial) -> None:
     raise ValueError("on purpose")
-
-
-def leaves(trial: hpo.Trial) -> None:
-    sys.exit(3)
-
-
-def reports_another(trial: hpo.Trial) -> None:
-    trial.report(cost=1.0)
-
-
-class OwnError(Exception):
-    """Made from two values, of which its message shows one."""
-
-    def __init__(self, code: int, *, where: str) -> None:
-        super().__init__(code)
-        self.where = where
-
-
-def raises_its_own(trial: hpo.Trial) -> None:
-    raise OwnError(7, where="here")
 
 
 class FailsFirst:

@@ -12,7 +12,7 @@ from tests.conftest import World, fresh, make_spec
 from tests.spec.test_space_types import FORBIDDEN, NET
 
 
-@pytest.mark.parametrize("method", ["random", "pbt"])
+@pytest.mark.parametrize("method", ["random", pytest.param("pbt", marks=pytest.mark.slow)])
 def test_a_report_shows_every_type_of_parameter(method: str, tmp_path: Path) -> None:
     journal = MemoryJournal()
     search = {

@@ -13,7 +13,7 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.comparison import Comparison, band, study_facts, write_comparison
+from hpo_core.report.comparison import Comparison, band, study_facts
 from tests.conftest import World, fresh, make_spec
 
 
@@ -71,12 +71,6 @@ def test_one_seed_twice_is_no_spread_over_seeds() -> None:
     assert [group.name for group in found.groups] == ["a-1", "a-2"], "one name for one group"
 
 
-def test_dated_names_of_the_form_are_repeats() -> None:
-    one, two = "retrain-20261121-140102-ab12", "retrain-20261122-090000-12cd"
-    (group,) = Comparison.of([entries(one, 1), entries(two, 2)]).groups
-    assert group.name == "retrain"
-
-
 def test_incumbents_end_where_the_study_says() -> None:
     (series,) = Comparison.of([entries("one", 5)]).studies
     state = series.study.state
@@ -125,8 +119,3 @@ def test_command_writes_a_page_with_every_study(tmp_path: Path) -> None:
     page = Path(facts["page"]).read_text()
     assert all(name in page for name in names) and "Best value over training used" in page
     assert [row["group"] for row in facts["groups"] if row["studies"] == 2] == ["a"]
-
-
-def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
-    found = Comparison.of([entries("a", 1, metric={"name": "<script>x"}, search={"method": "random", "configs": 1})])
-    assert "<script>x" not in write_comparison(found, tmp_path / "c.html").read_text()

@@ -135,19 +135,6 @@ def test_what_has_a_name_counts_once_and_what_has_none_by_its_slots() -> None:
     assert twice == [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
 
 
-def test_many_changes_are_drawn_as_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    bins = 100
-    monkeypatch.setattr("hpo_core.report.timelines.BINS", bins)
-    mine = Player("mine", MemoryPools(), seconds=lambda job: 0.9, search={**ENDLESS, "configs": 900})
-    PlayedPool(mine).play(110.0)
-    series = series_of(mine)
-    figure = drawn(series)
-    used = curve(figure, "slots in use")
-    assert len(used) <= bins + 1 and max(value for _, value in used) <= 8.001
-    every = mean_of(in_use([Busy(one.start, one.end, "") for one in series.spans]), series.wall)
-    assert sum(value for _, value in used[:-1]) / bins == pytest.approx(every, rel=1e-4)
-
-
 def labels(figure: Any) -> list[str]:
     return list(figure.layout["yaxis"]["ticktext"])
 
@@ -172,9 +159,3 @@ def test_names_of_workers_are_as_short_as_tells_them_apart() -> None:
     assert list(mixed.values()) == ["10.0.0.5:1", "10.0.0.5:2", "node-7:1", "no worker named"]
     assert list(short_names(["tcp://[::1]:40001", "tcp://[::1]:40002"]).values()) == ["port 40001", "port 40002"]
     assert list(short_names(["gpu-0", "gpu-1"]).values()) == ["gpu-0", "gpu-1"]
-
-
-def test_the_page_has_the_picture() -> None:
-    few = Player("few", MemoryPools(), seconds=lambda job: 4.0, search={**ENDLESS, "configs": 10})
-    PlayedPool(few).play(20.0)
-    assert 'id="pool"' in render(series_of(few))

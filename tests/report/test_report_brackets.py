@@ -10,8 +10,9 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobCompleted
-from hpo_core.report.series import read_series
+from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
+from hpo_core.report.style import Figure
 from tests.methods import SEARCHES, spec_of
 from tests.report.test_report import SPACE, World, events, html, rung_table, told, written
 from tests.views.test_rungs_view import HUNDRED
@@ -21,13 +22,21 @@ OWN = {"method": "asha", "brackets": [0, 1, 2], **LADDER}
 SHARED = OWN | {"rung_system": "shared"}
 PASHA = {"method": "pasha", **LADDER, "max_resource": 243}
 STOPPING = {"method": "asha", "variant": "stopping", **LADDER}
+Drawn = tuple[World, Series, dict[str, Figure]]
 
 
 def traces(world: World, key: str) -> list[dict[str, Any]]:
     return told(world)[1][key].data
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.fixture(scope="module")
+def own() -> Drawn:
+    """A study of three brackets with rungs of their own, and what is drawn of it."""
+    world = World(search=OWN).play()
+    return (world, *told(world))
+
+
+@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt-generation", "grid-drawn"])
 def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
     """Half-way; Plotly refuses what it does not know."""
     world = World(search=SEARCHES[name], space=spec_of(name).plain()["space"]).play(10)
@@ -39,9 +48,8 @@ def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
     assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
 
 
-def test_each_bracket_has_its_own_bars() -> None:
-    world = World(search=OWN).play()
-    series, drawn = told(world)
+def test_each_bracket_has_its_own_bars(own: Drawn) -> None:
+    world, series, drawn = own
     labels = drawn["rungs"].layout["yaxis"]["ticktext"]
     assert labels == [
         "Rung 0 (1)", "Rung 1 (3)", "Rung 2 (9)", "Rung 3 (27)",
@@ -55,9 +63,8 @@ def test_each_bracket_has_its_own_bars() -> None:
     assert headings == [note["text"] for note in drawn["ladder"].layout["annotations"]]
 
 
-def test_trials_climb_in_the_panel_of_their_bracket() -> None:
-    world = World(search=OWN).play()
-    series, drawn = told(world)
+def test_trials_climb_in_the_panel_of_their_bracket(own: Drawn) -> None:
+    _, series, drawn = own
     axis = drawn["ladder"].layout["yaxis"]
     height = dict(zip(zip(axis["ticktext"], axis["tickvals"], strict=True), axis["tickvals"], strict=True))
     rungs = sorted(value for (words, _), value in height.items() if words != "start")
@@ -73,9 +80,8 @@ def test_trials_climb_in_the_panel_of_their_bracket() -> None:
     assert seen == {0, 1, 2}
 
 
-def test_the_table_of_brackets_says_what_each_took_and_brought() -> None:
-    world = World(search=OWN).play()
-    series, _ = told(world)
+def test_the_table_of_brackets_says_what_each_took_and_brought(own: Drawn) -> None:
+    _, series, _ = own
     unlabelled = re.sub(' data-label="[^"]*"', "", html(brackets(series)))
     for bracket in range(3):
         trials = [trial for trial in series.trials if trial.bracket == bracket]
@@ -83,7 +89,7 @@ def test_the_table_of_brackets_says_what_each_took_and_brought() -> None:
         cells = [bracket, 3**bracket, len(trials), results, units]
         assert "<tr>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) in unlabelled
     assert "<th>bracket</th>" in html(top_trials(series))
-    one, _ = told(World().play())
+    one = read_series(World().play().entries())
     assert html(brackets(one)) == "" and "<th>bracket</th>" not in html(top_trials(one))
 
 
@@ -102,7 +108,7 @@ def test_shared_rungs_say_who_began_where() -> None:
 
 
 def test_a_hundred_brackets_are_drawn_by_shape(tmp_path: Path) -> None:
-    world = World(search=HUNDRED, slots=16, failing=False).play(2500)
+    world = World(search=HUNDRED, slots=16, failing=False).play(1000)
     series, drawn = told(world)
     assert len(series.bands.all) == 15 and len(series.bands.ladders) == 5
     assert drawn["rungs"].layout["height"] < 900 and drawn["ladder"].layout["height"] < 1800
@@ -184,7 +190,7 @@ def test_an_extension_is_part_of_the_course() -> None:
     assert "7 more configurations were asked for" in html(course(read_series(world.entries())))
 
 
-def test_failures_name_the_bracket_where_there_are_several() -> None:
-    rows = failure_rows(told(World(search=OWN).play())[0])
+def test_failures_name_the_bracket_where_there_are_several(own: Drawn) -> None:
+    rows = failure_rows(own[1])
     gone = [cells for _, cells in rows if cells[0] == "trial abandoned"]
     assert gone and all(" of bracket " in cells[2] for cells in gone)

@@ -33,8 +33,13 @@ def played() -> World:
     return World().play()
 
 
-def test_every_trial_is_a_row_with_its_parameters_in_full(played: World, tmp_path: Path) -> None:
-    page = write_report(played.entries(), tmp_path / "report.html").read_text()
+@pytest.fixture(scope="module")
+def page(played: World, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its report, without logs."""
+    return write_report(played.entries(), tmp_path_factory.mktemp("report") / "report.html").read_text()
+
+
+def test_every_trial_is_a_row_with_its_parameters_in_full(played: World, page: str) -> None:
     trials = data_of(page)["trials"]
     assert len(trials["rows"]) == len(played.study.state.trials) == 60
     for row, trial in zip(trials["rows"], played.study.state.trials, strict=True):
@@ -121,8 +126,7 @@ def test_a_log_cannot_end_the_data_it_stands_in(played: World, tmp_path: Path) -
     assert evil not in page and data_of(page)["trials"]["details"][str(best.trial)]["log"][1] == evil
 
 
-def test_the_page_may_send_nothing_anywhere(played: World, tmp_path: Path) -> None:
-    page = write_report(played.entries(), tmp_path / "report.html").read_text()
+def test_the_page_may_send_nothing_anywhere(page: str) -> None:
     policy = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)[0]
     assert "default-src 'none'" in policy and "connect-src" not in policy and "form-action 'none'" in policy
 
@@ -172,15 +176,13 @@ def test_distribution_counts_results_from_the_good_end(mode: str) -> None:
     assert lowest["x"] == sorted(lowest["x"], reverse=mode == "max")
 
 
-def test_every_wide_figure_has_a_narrow_form() -> None:
+def test_every_wide_figure_has_a_narrow_form(played: World) -> None:
     """A telephone shows nothing that is cut off or has to be pushed sideways."""
-    series = read_series(World().play().entries())
-    for figure in figures(series):
-        if figure.min_width > 360:
-            assert figure.narrow is not None, figure.key
-    panels = next(figure for figure in figures(series) if figure.key == "panels")
+    drawn = {figure.key: figure for figure in figures(read_series(played.entries()))}
+    assert all(figure.narrow is not None for figure in drawn.values() if figure.min_width > 360)
+    panels = drawn["panels"]
     assert panels.narrow is not None
     sides = [axis["domain"] for name, axis in panels.narrow["layout"].items() if name.startswith("xaxis")]
     assert len(sides) == len(SPACE) and all(side == [0, 1] for side in sides)
-    parallel = next(figure for figure in figures(series) if figure.key == "parallel")
+    parallel = drawn["parallel"]
     assert parallel.narrow is not None and len(parallel.narrow["dimensions"]) == 3

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hpo_core.home import Home
-from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import beside
 from hpo_core.tracking.copy_progress import CopyProgress, note_progress, read_progress
@@ -64,22 +63,8 @@ def test_all_files_of_a_study_are_private(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_readable_by_others_becomes_private(tmp_path: Path) -> None:
-    fresh(make_spec(), SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")).journal.close()
-    (tmp_path / "journal.db").chmod(0o644)
-    SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}").close()
-    assert mode(tmp_path / "journal.db") == 0o600
-
-
-def test_mlflows_database_is_private(tmp_path: Path) -> None:
-    from hpo_core.tracking.mlflow_client import open_client
-
-    old = os.umask(0o022)
-    try:
-        open_client(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    finally:
-        os.umask(old)
-    assert mode(tmp_path / "mlflow.db") == 0o600
+def test_mlflows_database_is_private(empty_store: Path) -> None:
+    assert mode(empty_store) == 0o600
 
 
 @pytest.mark.parametrize("planted", ["studies", "studies/world", "studies/world/checkpoints", "studies/world/logs"])
@@ -181,6 +166,7 @@ def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path
     assert contents(thesis) == before
 
 
+@pytest.mark.slow
 def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -> None:
     """Output of training once went to a shell's profile."""
     (tmp_path / "talks.py").write_text(

@@ -74,6 +74,7 @@ for name, target in zip(("global.lock", "purge.lock"), targets):
 """
 
 
+@pytest.mark.slow
 def test_links_that_another_user_planted_in_dasks_scratch_folder_empty_no_file(
     tmp_path: Path, open_folder: Path, shared: Path
 ) -> None:
@@ -87,7 +88,13 @@ def test_links_that_another_user_planted_in_dasks_scratch_folder_empty_no_file(
     assert {path.name for path in planted.iterdir()} == {"global.lock", "purge.lock"}
 
 
-@pytest.mark.parametrize("cluster", [{"kind": "local", "workers": 2}, {"kind": "local_cuda", "devices": [0, 1]}])
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        {"kind": "local", "workers": 2},
+        pytest.param({"kind": "local_cuda", "devices": [0, 1]}, marks=pytest.mark.slow),
+    ],
+)
 def test_scratch_folders_of_scheduler_and_workers_are_private(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any]
 ) -> None:
@@ -115,6 +122,7 @@ def test_scratch_folders_of_scheduler_and_workers_are_private(
     assert not list(shared.iterdir())
 
 
+@pytest.mark.slow
 def test_worker_threads_of_this_process_leave_no_folder_to_import_from(shared: Path) -> None:
     """Studies without a home have theirs below ``/tmp``: whoever made that name later had code imported here."""
     names = [f"s{number}" for number in range(3)]

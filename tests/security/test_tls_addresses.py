@@ -65,6 +65,7 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         process.wait(600)
 
 
+@pytest.mark.slow
 def test_a_study_trains_on_a_scheduler_behind_tls(
     scheduler: tuple[str, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +84,7 @@ def test_a_study_trains_on_a_scheduler_behind_tls(
     assert study.spec.cluster.kind == "address"
 
 
-@pytest.mark.parametrize("shown", ["another certificate", "none"])
+@pytest.mark.parametrize("shown", [pytest.param("another certificate", marks=pytest.mark.slow), "none"])
 def test_a_scheduler_with_tls_refuses_clients_without_certificate(
     scheduler: tuple[str, dict[str, str]], tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.security.tracking_servers import is_own, origin
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.trackers import Trackers
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
@@ -23,7 +22,6 @@ from tests.security.listening import listening
 
 compare = importlib.import_module("hpo_flows.compare")
 PASSWORD = "mlfl0w-pl4nted"
-TOKEN = "t0ken-pl4nted"
 CREDENTIALS = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
 BASIC = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
@@ -38,7 +36,9 @@ def finished(home: Path, uri: str | None) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["another is ours", "none is ours"])
+@pytest.mark.parametrize(
+    "ours", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["another is ours", "none is ours"]
+)
 def test_a_server_that_only_a_recorded_study_names_hears_nothing(hpo: Runner, ours: bool) -> None:
     hpo.environment |= CREDENTIALS
     with listening() as named, listening() as own:
@@ -50,6 +50,7 @@ def test_a_server_that_only_a_recorded_study_names_hears_nothing(hpo: Runner, ou
     assert "HPO_ALLOWED_TRACKING" in said and PASSWORD not in said
 
 
+@pytest.mark.slow
 def test_an_allowed_server_is_written_to(hpo: Runner) -> None:
     with listening() as named:
         hpo.environment["HPO_ALLOWED_TRACKING"] = named.url
@@ -75,17 +76,6 @@ def test_a_study_names_no_server_that_nobody_here_trusts(
     monkeypatch.setenv("HPO_ALLOWED_TRACKING", "")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert home.tracking_uri(spec) == uri
-
-
-@pytest.mark.parametrize("uri", ["sqlite:////srv/mlflow.db", "file:///srv/mlruns", "/srv/mlruns"])
-def test_a_store_in_a_file_needs_no_trust(uri: str, tmp_path: Path) -> None:
-    assert Home(tmp_path).tracking_uri(make_spec(study="toy", tracking={"mlflow": uri})) == uri
-
-
-def test_a_study_goes_on_where_its_server_is_trusted_no_more(tmp_path: Path) -> None:
-    """As one that was begun in another environment: it is not copied, and says so."""
-    trackers = Trackers(Home(tmp_path), make_spec(study="toy", tracking={"mlflow": "http://h:5000"}))
-    assert trackers.uri == "" and trackers.finish() is None and trackers.links() == {}
 
 
 @pytest.mark.slow
