@@ -90,6 +90,7 @@ def set_writable(folder: Path, writable: bool) -> None:
         path.chmod((0o700 if path.is_dir() else 0o600) if writable else (0o500 if path.is_dir() else 0o400))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", ["nothing", pytest.param("wal and shm", marks=pytest.mark.slow), "wal"])
 def test_a_read_only_home_can_be_read(tmp_path: Path, left: str) -> None:
     """An archive of a home that nobody drives, of one whose controller was killed, and of one without its index."""

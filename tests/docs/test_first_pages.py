@@ -24,14 +24,9 @@ FIRST_SEARCH = ROOT / "docs" / "tutorials" / "first-search.md"
 FROM_OPTUNA, FROM_RAY = HOW_TO / "move-from-optuna.md", HOW_TO / "move-from-ray-tune.md"
 
 
-def run(script: Path, prefect: dict[str, str] | None = None) -> str:
-    """Run a script in its own folder, as somebody who follows a page does; what it printed.
-
-    Args:
-        prefect: the environment that names a server; else the script starts its own.
-    """
+def run(script: Path) -> str:
+    """Run a script in its own folder, as somebody who follows a page does; what it printed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HPO_", "MLFLOW_"))}
-    environment |= prefect or {}
     done = subprocess.run(
         [sys.executable, script.name], cwd=script.parent, env=environment, capture_output=True, text=True, timeout=LIMIT
     )
@@ -44,9 +39,13 @@ def test_example_of_the_first_page_has_twenty_lines() -> None:
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
 
 
-def test_example_of_the_first_page_runs_in_a_fresh_folder(tmp_path: Path, prefect_api: dict[str, str]) -> None:
+def test_example_of_the_first_page_runs_in_a_fresh_folder(
+    tmp_path: Path, prefect_api: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in prefect_api.items():
+        monkeypatch.setenv(name, value)
     write_files(tmp_path, "sine.py")
-    printed = run(tmp_path / "sine.py", prefect_api)
+    printed = run(tmp_path / "sine.py")
     result = load("sine", tmp_path / ".hpo")
     assert result.status == "finished" and len(result.trials) == 30
     (shown,) = [one for one in samples_in(FIRST_SEARCH, ROOT) if one.command == "python sine.py"]

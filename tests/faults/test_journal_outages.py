@@ -146,6 +146,7 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
     assert set(counted.values()) == {1}, "a result was counted twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.slow)],

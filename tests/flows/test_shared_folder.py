@@ -51,6 +51,7 @@ def test_an_objective_whose_file_a_worker_lacks_is_refused(
         one.start()
 
 
+@pytest.mark.slow
 def test_a_study_halts_with_the_cure_where_a_later_worker_does_not_see_the_folder(
     tmp_path: Path, dask_processes: DaskProcesses, hidden: Path
 ) -> None:

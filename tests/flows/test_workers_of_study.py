@@ -118,6 +118,7 @@ def paced(trial: hpo.Trial) -> None:
         trial.report(loss=trial.params["x"] + 1 / (step + 1))
 
 
+@pytest.mark.slow
 def test_a_study_on_a_range_of_workers_gives_back_those_that_wait_at_a_rung(tmp_path: Path) -> None:
     """With the results of synchronous halving on any number of workers, and no attempt lost."""
     with dask.config.set(SOON):

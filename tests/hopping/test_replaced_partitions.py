@@ -49,6 +49,7 @@ def train(trial: Any) -> None:
         trial.report(loss=float(seen.wrong), right=float(seen.right))
 
 
+@pytest.mark.slow
 def test_no_unit_trains_on_files_of_the_same_size_that_take_the_place_of_partitions(tmp_path: Path) -> None:
     data, notes, home = tmp_path / "data", tmp_path / "notes", tmp_path / "home"
     data.mkdir()

@@ -399,6 +399,7 @@ print(result.status, len(result.trials), result.best.value)
 """
 
 
+@pytest.mark.slow
 def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
     """After it was killed, after its end, and with another value: it trains the function that it keeps."""
     script = tmp_path / "script.py"

@@ -107,6 +107,7 @@ def test_shared_rungs_say_who_began_where() -> None:
     assert [sum(row) for row in rung_table(series)] == [rung.results for rung in world.study.method.rungs()]
 
 
+@pytest.mark.slow
 def test_a_hundred_brackets_are_drawn_by_shape(tmp_path: Path) -> None:
     world = World(search=HUNDRED, slots=16, failing=False).play(1000)
     series, drawn = told(world)

@@ -59,6 +59,7 @@ def assert_refused(found: dict[str, dict[str, str]], ports: Collection[int], fol
         assert all(answer.startswith("refused") for answer in answers.values()), (port, answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cluster",
     [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -159,17 +158,3 @@ def test_hosts_are_compared_by_name_and_port() -> None:
     ):
         assert not is_own(uri, ours)
     assert origin("http://a b") is None and origin("http://[::1]:5000/x") == ("http", "[::1]", 5000)
-
-
-def test_studies_in_a_journal_are_checked_like_study_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`compare` in a deployment logs into the MLflow of a recorded study: that one must be allowed, too."""
-    finished(tmp_path, "http://evil:5000")
-    monkeypatch.setenv("HPO_HOME", str(tmp_path))
-    journal = Home().open_journal()
-    spec = Study.open("toy", journal, at=0).spec
-    with pytest.raises(SpecError, match="HPO_ALLOWED_TRACKING"):
-        compare._tracked(Home(), journal, spec)
-    monkeypatch.setattr(compare, "deployment", SimpleNamespace(id="a deployment"))
-    with pytest.raises(NotAllowedError, match="HPO_ALLOWED_TRACKING"):
-        compare._tracked(Home(), journal, spec)
-    journal.close()

@@ -186,6 +186,7 @@ class SharedServer:
             "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(self.folder / "ui"),  # site-packages may be read-only
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
+            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",  # the end of a study waits for it
         }
 
     def _answers(self) -> bool:
