@@ -167,6 +167,7 @@ def test_a_worker_that_is_heard_again_counts_whatever_it_is_asked() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -98,7 +98,8 @@ def test_a_trial_without_checkpoints_trains_each_step_once_in_one_process(
     only_once(search)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 3])
 def test_a_whole_search_has_the_losses_of_trials_that_begin_anew_at_each_rung(tmp_path: Path, workers: int) -> None:
     search = Search(tmp_path, configs=14)
     result = search.run("draws", workers=workers)

@@ -172,7 +172,10 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     assert standings(live_rows(source, is_alive)) == {}
 
 
-def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_path: Path, start: Start) -> None:
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["", "stopped"])
+def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(
+    tmp_path: Path, start: Start, stopped: bool
+) -> None:
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, **share: object) -> subprocess.Popen[bytes]:
@@ -209,13 +212,14 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_p
     assert "Ended for study 'second'" in ended[0].failures[0].message
     assert begun("first") == 2, "what was ended waits for its turn"
 
-    first.send_signal(signal.SIGSTOP)
-    wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 2)
-    first.send_signal(signal.SIGCONT)
-    time.sleep(SHORT)
-    assert (begun("first"), begun("second")) == (2, 2), "it goes on, and begins none"
-    assert len(state("first").running) == 1, "the job that it has goes on"
-    assert first.poll() is None and second.poll() is None
+    if stopped:
+        first.send_signal(signal.SIGSTOP)
+        wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 2)
+        first.send_signal(signal.SIGCONT)
+        time.sleep(SHORT)
+        assert (begun("first"), begun("second")) == (2, 2), "it goes on, and begins none"
+        assert len(state("first").running) == 1, "the job that it has goes on"
+        assert first.poll() is None and second.poll() is None
     for name, controller in (("second", second), ("first", first)):
         controller.send_signal(signal.SIGINT)
         assert controller.wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
