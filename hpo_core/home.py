@@ -40,7 +40,7 @@ _CURE = "Choose another with --home or HPO_HOME."
 
 
 def is_name(name: str) -> bool:
-    """Whether a study can have this name."""
+    """True if a study can have this name."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -90,7 +90,7 @@ class Home:
 
     @property
     def is_default(self) -> bool:
-        """Whether another process finds it without being told: by its environment, or in the working folder."""
+        """True if another process finds it without being told: by its environment, or in the working folder."""
         return self.folder == Path(os.environ.get("HPO_HOME") or ".hpo").resolve()
 
     @property

@@ -411,7 +411,7 @@ class Result:
 
 
 def _json_schema(kind: type[Result] | type[TrialResult]) -> CoreSchema:
-    """How pydantic, and through it Prefect, writes a result as JSON and reads it: as a reference to its study."""
+    """Schema by which pydantic, and through it Prefect, writes a result as JSON: as a reference to its study."""
     return core_schema.no_info_plain_validator_function(
         kind._from_reference,
         serialization=core_schema.plain_serializer_function_ser_schema(kind._reference),

@@ -1,4 +1,4 @@
-"""What ``hpo`` prints: tables, summaries, JSON."""
+"""Output of ``hpo``: tables, summaries, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``hpo simulate`` does: plays scenarios, prints and draws what a study would take before anything starts."""
+"""``hpo simulate``: plays scenarios, prints and draws the time and cost of a study before anything starts."""
 
 from __future__ import annotations
 

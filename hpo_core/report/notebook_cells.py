@@ -1,4 +1,4 @@
-"""What a notebook shows of a study: HTML for the output of a cell.
+"""A study in a notebook: HTML for the output of a cell.
 
 Styles are inline, colours are those of the notebook's theme, and the picture is an image: so that it looks the same in
 JupyterLab, VS Code and a page that nbconvert wrote, without a network, and is still read where a page drops styles

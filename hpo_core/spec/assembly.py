@@ -1,4 +1,4 @@
-"""What follows from a study's description: its method, sampler, threads and what to know before it starts."""
+"""Makes a study's parts from its description: method, sampler, threads, and notices before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a study that is described again is the one that the journal has."""
+"""Compares a study that is described again with the one that the journal has."""
 
 from __future__ import annotations
 

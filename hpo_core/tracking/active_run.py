@@ -1,4 +1,4 @@
-"""What MLflow is told in this process: its address, its experiment, and the run that is active."""
+"""MLflow as this process is told of it: its address, its experiment, and the run that is active."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the copy of a study in MLflow is: a file in the study's folder, which others read and wait for."""
+"""Progress of the copy of a study in MLflow: a file in the study's folder, which others read and wait for."""
 
 from __future__ import annotations
 

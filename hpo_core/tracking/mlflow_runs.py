@@ -1,4 +1,4 @@
-"""What the runs of a study and its trials show in MLflow: parameters, status, description, tags, table. Pure."""
+"""Contents of the runs of a study and its trials in MLflow: parameters, status, description, tags, table. Pure."""
 
 from __future__ import annotations
 

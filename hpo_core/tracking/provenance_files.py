@@ -1,4 +1,4 @@
-"""What reproduces a study, uploaded with its run: code versions, packages, the journal as compressed lines."""
+"""Files that reproduce a study, uploaded with its run: code versions, packages, the journal as compressed lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tracker shows of a study, followed entry by entry: curves, rung sizes, best values. Pure.
+"""A study as a tracker shows it, followed entry by entry: curves, rung sizes, best values. Pure.
 
 Every point and every time is a function of the entries alone, so a second projection repeats the first.
 """

@@ -1,4 +1,4 @@
-"""What happened to one trial, in sentences."""
+"""The story of one trial, in sentences."""
 
 from __future__ import annotations
 
