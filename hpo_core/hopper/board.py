@@ -98,7 +98,6 @@ class Visiting:
         """The price list that ``work`` was summed with."""
 
     def next_step(self, behind: int) -> Step | None:
-        """Recorded step after so many visits of this epoch; None: any partition that is left."""
         for step in self.orders.get(self.epoch, ()):
             if behind <= 0:
                 return step
@@ -106,7 +105,6 @@ class Visiting:
         return None
 
     def wait_for_next(self) -> None:
-        """Set the partitions that may be next: any that is left, or the next of the recorded order."""
         step = self.next_step(len(self.visits))
         if step is None:
             self.open = self.left
@@ -257,7 +255,6 @@ class Board:
         insort(self.waiting, entry)
 
     def charge(self, visiting: Visiting, cost: float) -> None:
-        """Count the work that is left for the configuration at this cost from now on."""
         more, later = cost - visiting.charged, visiting.to - visiting.epoch
         for partition in range(len(self.loads)):  # those of validation are charged when they are due
             epochs = later if partition < self.trained_on else 0
@@ -338,7 +335,6 @@ def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> l
 
 
 def _after_flight(visiting: Visiting, board: Board) -> int:
-    """Bits of the partitions that may be next once the unit in flight has ended."""
     flying = () if visiting.unit is None else visiting.unit.partitions
     step = visiting.next_step(len(visiting.visits) + len(flying))
     if step is not None:

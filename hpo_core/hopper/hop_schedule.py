@@ -354,7 +354,7 @@ class HopSchedule:
         self._without_work.pop(worker, None)
 
     def _release(self, unit: PlannedUnit) -> PlannedUnit | None:
-        """Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight."""
+        # Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight.
         started = self._flying.pop(unit.number, None)
         for name in dict.fromkeys(worker for _, worker in unit.seats):
             worker = self.board.workers.get(name)
@@ -385,7 +385,6 @@ class HopSchedule:
     def _further(
         self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
     ) -> list[tuple[int, HopWorker]]:
-        """Partitions and workers of the further ranks of a unit that begins here."""
         board, gangs = self.board, self.gangs
         if gangs.most == 1 or visiting.alone or partition >= board.trained_on:
             return []

@@ -34,7 +34,6 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     def idle_share(self, workers: int) -> float:
-        """Share of the makespan that this many workers spent without a unit."""
         busy = sum(played.end - played.begin for played in self.units)
         return 1 - busy / (workers * self.makespan) if self.makespan else 0.0
 

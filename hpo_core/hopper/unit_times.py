@@ -118,7 +118,6 @@ class UnitTimes:
         return exp(known[0]) if known else float(ranks)
 
     def measured_gangs(self) -> dict[int, int]:
-        """Number of units that were measured, by their ranks."""
         return {ranks: count for ranks, (_, count) in sorted(self._gains.items())}
 
     @property
@@ -136,7 +135,6 @@ class UnitTimes:
         return exp(known[0]) if known else self.default
 
     def slowness(self, worker: str) -> float:
-        """Time of a unit on this worker as a multiple of that elsewhere."""
         known = self._slowness.get(worker)
         return exp(known[0]) if known else 1.0
 

@@ -152,7 +152,7 @@ class Estimates:
         self._new.clear()
 
     def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the deciding parameters, which are kept and exported: a URL loses its credentials."""
+        # Values of the deciding parameters, which are kept and exported: a URL loses its credentials.
         known = {name: params[name] for name in self._by if name in params}
         for name, value in known.items():
             if isinstance(value, str) and "://" in value:
@@ -251,7 +251,7 @@ class Estimates:
         return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
     def _seconds(self, stated: float | None, figures: NeedFigures, device: SharedDevice, units: int) -> float:
-        """Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known."""
+        # Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known.
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
             startup, unit = self._mean_seconds(device.architecture)
@@ -361,11 +361,9 @@ class Estimates:
         return found
 
     def profile_begins(self, params: Mapping[str, Any], architecture: str) -> None:
-        """A job begins on the share of a profile."""
         self._profiling[architecture, self.key(params)] += 1
 
     def profile_ends(self, params: Mapping[str, Any], architecture: str) -> None:
-        """It ended, or learned already what it needs."""
         found = architecture, self.key(params)
         self._profiling[found] = max(self._profiling[found] - 1, 0)
 
@@ -386,7 +384,6 @@ def _compute(stated: Mapping[str, float], figures: NeedFigures, device: SharedDe
 
 
 def _whole(stated: float | None, measured: float | None, most: int) -> int | None:
-    """In thousandths, at least 1; what was measured is at most all there is."""
     if stated is not None:
         return max(math.ceil(stated * WHOLE - 1e-9), 1)
     return None if measured is None else max(min(math.ceil(measured * WHOLE - 1e-9), most), 1)

@@ -97,7 +97,7 @@ class Prices:
 
 
 def _rounded(amounts: Any) -> Any:
-    """To nine digits: processors differ in the last ones, and equal jobs must be equal on all of them."""
+    # To nine digits: processors differ in the last ones, and equal jobs must be equal on all of them.
     mantissa, exponent = np.frexp(amounts)
     return np.ldexp(np.round(mantissa, 9), exponent)
 
@@ -142,7 +142,7 @@ def best_subset(candidates: list[Candidate], values: Sequence[float], *, compute
 
 
 def _items(candidates: list[Candidate], compute: int) -> list[Candidate]:
-    """Return the first candidates of each size of compute, as many as fit; about :data:`MOST_ITEMS` in all."""
+    # Return the first candidates of each size of compute, as many as fit; about :data:`MOST_ITEMS` in all.
     for width in (1, 4, 16, 64):
         count: Counter[int] = Counter()
         items = []
@@ -244,7 +244,7 @@ def _the_same(subset: list[Candidate], order: list[int], needs: Sequence[Demand 
 
 
 def _by_job(order: Sequence[int], room: Room, prices: Prices) -> list[Assignment]:
-    """In this order, each on the device where it is fastest, and with the most compute left; ``room`` is changed."""
+    # In this order, each on the device where it is fastest, and with the most compute left; `room` is changed.
     chosen: list[Assignment] = []
     architectures = [device.architecture for device in room.devices]
     places = _with_room(range(len(room.devices)), room, prices.smallest)

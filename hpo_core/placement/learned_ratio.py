@@ -92,7 +92,7 @@ def _level(load: float) -> int:
 
 
 def _rows(attempts: list[_Attempt]) -> list[RatioSeen]:
-    """Ratios whose attempts can be compared: each has enough whose key is known at a smaller ratio."""
+    # Ratios whose attempts can be compared: each has enough whose key is known at a smaller ratio.
     by_level: dict[int, list[_Attempt]] = {}
     for one in attempts:
         by_level.setdefault(_level(one.load), []).append(one)

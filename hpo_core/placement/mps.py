@@ -127,7 +127,7 @@ class MpsDaemons:
         raise NoMpsError(f"{control} ended: {said or 'it says nothing'}")
 
     def _keep(self, control: str, gpu: str, started: threading.Event) -> None:
-        """Start a daemon and wait for its end: it gets SIGTERM once this thread is gone."""
+        # Start a daemon and wait for its end: it gets SIGTERM once this thread is gone.
         pipes = self._pipes(gpu)
         try:
             with (pipes.parent / "log" / "output").open("wb") as output:

@@ -94,11 +94,9 @@ class Reservation:
             self.spare = free - slots
 
     def admits(self, slots: int, *, end: float) -> bool:
-        """True if a younger job of so many slots, which would end then, cannot delay it."""
         return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
 
     def admit(self, slots: int, *, end: float) -> None:
-        """The younger job begins."""
         if end > self.begins:
             self.spare -= slots
 

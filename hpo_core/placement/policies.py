@@ -141,7 +141,7 @@ class ExactPacking:
         return max(chosen, Fill().choose(jobs, room), key=lambda one: _compute(jobs, room, one))
 
     def _solve(self, kinds: list[_Kind], pairs: list[tuple[int, int]], room: Room) -> list[int]:
-        """For each (kind, place): how many of its jobs begin there; zeros where nothing was found in time."""
+        # For each (kind, place): how many of its jobs begin there; zeros where nothing was found in time.
         needs = [kinds[kind][0][room.devices[place].architecture] for kind, place in pairs]
         rows: list[dict[int, int]] = []
         limits: list[int] = []

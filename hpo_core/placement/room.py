@@ -121,7 +121,6 @@ class Room:
         self.cores[self.node_of[place]] -= need.cores
 
     def take_cores(self, cores: int, node: str | None) -> None:
-        """A job on another device of this node has so many of its cores."""
         for place, device in enumerate(self.devices):
             if device.node == node:
                 self.cores[self.node_of[place]] -= cores
@@ -166,7 +165,6 @@ def _counted(names: list[str]) -> str:
 
 
 def too_much(need: Demand, empty: Room, place: int) -> list[str]:
-    """Amounts by which a job needs more than the device at ``place`` has left."""
     cores = empty.cores[empty.node_of[place]]
     found = []
     if need.compute > empty.compute[place]:

@@ -51,7 +51,6 @@ class WithReservations:
         self.resize(empty)
 
     def resize(self, empty: Room) -> None:
-        """The cluster is this one now; reservations on devices that left are made anew."""
         self._empty = empty
         self._places = {device.name: place for place, device in enumerate(empty.devices)}
         self.reserved = {key: name for key, name in self.reserved.items() if name in self._places}
@@ -81,7 +80,7 @@ class WithReservations:
         self.reserved = {key: name for key, name in self.reserved.items() if key in waiting}
 
     def _place_or_reserve(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
-        """Begins starving jobs that fit now; for the others keeps, in ``room``, what their devices have for them."""
+        # Begins starving jobs that fit now; for the others keeps, in `room`, what their devices have for them.
         chosen = []
         kept = set(self.reserved.values())
         places = {device.name: place for place, device in enumerate(room.devices)}
@@ -247,7 +246,6 @@ class SharedDevices(Placer):
 
     @property
     def learned_ratios(self) -> dict[str, float]:
-        """The same of the devices that are there, where attempts decide."""
         names = sorted(self.room.largest)
         return {name: self.room.ratio(name) for name in names if self._packing.finds_ratio(name)}
 
@@ -282,7 +280,6 @@ class SharedDevices(Placer):
         return len({held.slot.name for held in running}) + math.ceil(max(0, jobs - len(running)) * mean - 1e-9)
 
     def _part(self, need: Demand, device: str) -> float:
-        """The largest of the parts that a job takes of an empty device, from 0 to 1."""
         whole = self.room.whole.get(device)
         if whole is None:
             return 1.0

@@ -39,7 +39,6 @@ class HeldJob(msgspec.Struct, frozen=True):
 
 
 def all_of(device: SharedDevice, need: Demand) -> Demand:
-    """The need of a job beside which no other job of the study runs, whatever the ratio becomes."""
     return msgspec.structs.replace(need, slots=device.most, compute=device.oversubscribe)
 
 
@@ -353,7 +352,6 @@ class AttemptJudge:
         return report
 
     def is_doubtful(self, report: Report) -> bool:
-        """True if a neighbour, whose report is on its way, may be why this attempt failed."""
         held = self._room.held.get((report.trial, report.attempt))
         if held is None or held.portion.alone:
             return False
@@ -361,7 +359,7 @@ class AttemptJudge:
         return bool(self._room.beside(held)) and self._may_be_collateral(report, held.portion, usage)
 
     def _judge_out_of_memory(self, report: Report, held: HeldJob, usage: Usage) -> Report:
-        """Raise the need of the job's key; the job is tried again alone, or once others leave more of the device."""
+        # Raise the need of the job's key; the job is tried again alone, or once others leave more of the device.
         share, device = held.portion, self._room.whole.get(held.portion.device)
         whole = share.capacity if device is None else device.memory
         used = (usage.device_memory if share.gpu else usage.memory) or 0
@@ -407,7 +405,6 @@ class AttemptJudge:
 
     @staticmethod
     def _may_be_collateral(report: Report, share: Portion, usage: Usage) -> bool:
-        """True if somebody else's memory may be why it died."""
         if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
             return False
         if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):

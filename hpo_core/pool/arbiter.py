@@ -158,7 +158,6 @@ class Pool:
                 take(min(able, key=lambda one: (-one.priority, held[one.study] / ranks[one.study])).study, name)
 
     def _close(self, holder: Mapping[str, str], held: Mapping[str, int]) -> set[str]:
-        """Names on which no job begins any more, for studies that are due some."""
         members = {member.study: member for member in self.members}
         before = {name for grant in self.grants.values() for name in grant.closing}
         above = {study: held[study] - self.shares[study] for study in members}

@@ -133,7 +133,7 @@ def _classes(ordered: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _waiting_gang(claims: Sequence[Claim], left: int) -> Claim | None:
-    """Who has waited longest, where its job needs more than its ideal share: what rounding leaves may never suffice."""
+    # Who has waited longest, where its job needs more than its ideal share: what rounding leaves may never suffice.
     ideal = ideal_shares(left, claims)
     waiting = [
         claim

@@ -353,7 +353,7 @@ class PooledExecutor:
             self._preempt()
 
     def _start_waiting(self) -> None:
-        """Start what has a place; report what has lost the one that the placer chose for it."""
+        # Start what has a place; report what has lost the one that the placer chose for it.
         now = self.now()
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
@@ -435,7 +435,7 @@ class PooledExecutor:
         self._inner.cancel(keys)
 
     def _youngest_closing(self) -> list[int]:
-        """Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended."""
+        # Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended.
         for name in reversed(_names_of(self._running.values())):
             found = [number for number, each in self._running.items() if name in each.names]
             if name in self.seat.grant.closing and self._spared.isdisjoint(
@@ -486,7 +486,6 @@ def pool_name(device: Device) -> str:
 
 
 def _names_of(submitted: Iterable[Submitted]) -> list[str]:
-    """Names on which jobs run; the one with the youngest job last."""
     names = [name for each in submitted for name in each.names]
     return list(dict.fromkeys(reversed(names)))[::-1]
 

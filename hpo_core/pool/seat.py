@@ -246,7 +246,6 @@ class PoolSeat:
         return bool(self.grant.closing) or (bool(self.kind.word) and not set(names).issubset(self.mine.usable))
 
     def is_fresh(self, now: float) -> bool:
-        """True if what the study held at its last look is still its own."""
         return not self._is_lost and now <= self._last_look + LEASE_SECONDS
 
     def is_due(self, now: float, seen: int) -> bool:
@@ -332,7 +331,7 @@ class PoolSeat:
         return mine if self._turn is None else self._in_turn(mine, own.grant, self._turn, now)
 
     def _in_turn(self, mine: Member, grant: Grant, turn: Turn, now: float) -> Member:
-        """Say how long it has waited, or been rounded up, by the rule of :class:`Claim`."""
+        # Say how long it has waited, or been rounded up, by the rule of :class:`Claim`.
         position, short_since, over_since = turn
         rest = position.ideal % mine.job_slots
         length = ROUND_SECONDS * float(rest) / mine.job_slots
@@ -352,7 +351,7 @@ class PoolSeat:
         )
 
     def _stands(self, position: Position, grant: Grant, job_slots: int, now: float) -> Turn:
-        """Since when it holds less than its ideal share, or is rounded up; what is lent gives nobody a turn."""
+        # Since when it holds less than its ideal share, or is rounded up; what is lent gives nobody a turn.
         counts, since = min(len(grant.held), position.share), self._turn or Turn(position)
         short = counts < position.ideal
         over = not short and counts > position.ideal - position.ideal % job_slots
@@ -363,7 +362,7 @@ class PoolSeat:
         )
 
     def _claimed(self, most: int, now: float, use: Use) -> int:
-        """Names that the study could use; where it leaves some unused, no more than it uses, for a while."""
+        # Names that the study could use; where it leaves some unused, no more than it uses, for a while.
         idle = min(len(self.open(now)), self.due()) - use.most  # what is lent may stay unused
         if idle <= 0:
             self._unused_since = None
@@ -384,7 +383,7 @@ class PoolSeat:
     # Who is there.
 
     def _noted(self, rows: Sequence[PoolRow], now: float) -> PoolRow:
-        """The study's own row, without what another owner holds; notes who else is there."""
+        # The study's own row, without what another owner holds; notes who else is there.
         nobody = PoolRow(self.terms.pool, self.terms.study, None)
         own = next((row for row in rows if row.study == self.terms.study), nobody)
         self._note_signs(rows, now)
@@ -397,7 +396,7 @@ class PoolSeat:
         return own if own.owner == self.terms.owner else msgspec.structs.replace(own, grant=NOTHING)
 
     def _note_owner(self, row: Member | None, now: float) -> None:
-        """Note whether another controller of the study has its row; without a sign of life that is taken back."""
+        # Note whether another controller of the study has its row; without a sign of life that is taken back.
         is_anothers = self._last_look > -math.inf and row is not None and row.owner != self.terms.owner
         was_lost, self._is_lost = self._is_lost, is_anothers and not self._has_no_sign(self.terms.study, now)
         if row is not None and self._is_lost and not was_lost:
@@ -408,7 +407,7 @@ class PoolSeat:
             )  # fmt: skip
 
     def _note_signs(self, rows: Sequence[PoolRow], now: float) -> None:
-        """Note when each member last gave a sign of life, by this clock; anew after a time in which nobody looked."""
+        # Note when each member last gave a sign of life, by this clock; anew after a time in which nobody looked.
         anew = now > self._last_look + LEASE_SECONDS / 2
         known, self._signs = self._signs, {}
         for row in rows:
@@ -427,7 +426,7 @@ class PoolSeat:
 
 
 def _matters(member: Member) -> Member:
-    """The part that others must know at once; the rest may wait for the next sign of life."""
+    # The part that others must know at once; the rest may wait for the next sign of life.
     turn = member.precedence if member.precedence == JUST_BEGUN else (member.precedence > 0) - (member.precedence < 0)
     usable = tuple(sorted(member.usable))  # which of them it prefers may wait
     return msgspec.structs.replace(member, beat=0, waited=0.0, precedence=turn, usable=usable)

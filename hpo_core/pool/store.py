@@ -145,7 +145,6 @@ class Pools:
         self._rewrite(pool, study, after)
 
     def _rewrite(self, pool: str, study: str, after: Callable[[Sequence[PoolRow]], list[PoolRow]]) -> None:
-        """Write the rows that ``after`` makes of the present ones, where these are still the same then."""
         for _ in range(MOST_TRIES):
             found = self._read(_of_pool(pool, study))
             rows = {row.study: row for row in map(_row, found)}
@@ -161,7 +160,7 @@ class Pools:
     def _written(
         self, writes: Sequence[tuple[PoolRow, PoolRow | None]], found: Sequence[sa.Row[Any]], pool: str, study: str
     ) -> bool:
-        """Write in one transaction that no other writer's overlaps; False: the rows have changed."""
+        # Write in one transaction that no other writer's overlaps; False: the rows have changed.
         with self._translated("written"):
             self._make_table()
             with self._engine.begin() as connection:
@@ -221,7 +220,7 @@ def _text(value: Member | Grant | Wish | None) -> str:
 
 
 def _decoded(text: Any, kind: type[_T]) -> _T | None:
-    """None where there is nothing, or the row is damaged: SQLite takes a value of any type in any column."""
+    # None where there is nothing, or the row is damaged: SQLite takes a value of any type in any column.
     if not text:
         return None
     try:

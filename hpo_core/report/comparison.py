@@ -67,7 +67,6 @@ def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
 
 
 def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float = 1.0, shape: str) -> list[Trace]:
-    """The median as a line and, where there are several runs, the band below it."""
     places, low, middle, high = drawn
     at = [rounded(place / divisor) for place in places]
     points = [(x, y, "") for x, y in zip(at, middle, strict=True)]
@@ -125,7 +124,6 @@ def incumbents(
 
 
 def series_colors(count: int) -> list[str]:
-    """A colour for each of several searches or scenarios."""
     return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
@@ -139,7 +137,6 @@ _ASIDE = ("study", "seed", "tracking", "prefect")
 
 
 def study_facts(series: Series) -> dict[str, Any]:
-    """A study of a comparison as a row for programs."""
     study, best = series.study, series.study.best
     return {
         "study": study.name,
@@ -346,7 +343,7 @@ def _study_table(comparison: Comparison) -> str:
 
 
 def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
-    """Incumbents over units of training: how well a search spends; over time: how well it uses workers as well."""
+    # Incumbents over units of training: how well a search spends; over time: how well it uses workers as well.
     several = any(len(group.members) > 1 for group in comparison.groups)
     spread = " Where a search ran with several seeds: their median, and the band from worst to best." if several else ""
     caption = f"The best {text(comparison.metric)} so far.{spread} A line ends where the last study of it ended."
@@ -362,7 +359,6 @@ def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
 
 
 def final_quality(comparison: Comparison) -> Figure | None:
-    """A dot per study, a line at the median of each group; the best group on top."""
     groups = [group for group in comparison.ranked() if group.spread() is not None]
     if len(comparison.studies) < 2 or not groups:
         return None

@@ -156,7 +156,6 @@ def _lines(series: Series, group: list[TrialRecord], name: str, color: str, *, w
 
 
 def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> Trace:
-    """A cross at the last finite value of each diverged trial, or at the bad end of the axis."""
     points: list[Point] = []
     for trial in diverged:
         finite = [v for _, v in sorted(series.curves[trial.number].items()) if math.isfinite(v)]

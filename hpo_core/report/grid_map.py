@@ -217,14 +217,13 @@ def _maps(
 
 
 def _narrow(cells: GridCells) -> dict[str, Any]:
-    """On a narrow screen: fewer values along the axis, so that they stay level."""
     thinned = cells.across.axis(titled=False, most=5)
     ticks = {name: thinned[name] for name in ("tickvals", "ticktext")} | {"tickangle": 0}
     return {f"xaxis{axis_key(len(cells.panels) - 1)}": ticks}
 
 
 def _words(series: Series, cells: GridCells, points: Sequence[GridPoint]) -> str:
-    """Hover words of a cell; with one trial they begin with its number, by which a click finds it."""
+    # Hover words of a cell; with one trial they begin with its number, by which a click finds it.
     if not points:
         return "no point of the grid"
     trials = [trial for point in points for trial in point.trials]

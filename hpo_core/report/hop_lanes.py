@@ -100,7 +100,7 @@ def hop_figure(series: Series) -> Figure | None:
 
 
 def _blocks(units: Sequence[HopUnit], workers: Sequence[str], names: PartitionNames, wall: float) -> list[_Block]:
-    """Units by worker and time; ``wall``: seconds of the study where narrow ones are joined, else 0."""
+    # Units by worker and time; `wall`: seconds of the study where narrow ones are joined, else 0.
     pixel = wall / min(PIXELS, RECTANGLES / len(workers))
     found = []
     for row, worker in enumerate(workers):

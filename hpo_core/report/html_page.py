@@ -138,7 +138,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300
 
 
 def _cell(item: object, most: int, title: str) -> str:
-    """A cell; in a narrow window the title stands beside it."""
     plain = str(item)
     try:
         float(plain.replace(",", ""))
@@ -150,6 +149,5 @@ def _cell(item: object, most: int, title: str) -> str:
 
 
 def _json(value: object) -> str:
-    """JSON that cannot end the script it stands in."""
     plain = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

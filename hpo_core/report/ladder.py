@@ -184,7 +184,7 @@ def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]
 
 
 def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
-    """(trial, resource) -> height: within the band of a rung, better results lie higher."""
+    # (trial, resource) -> height: within the band of a rung, better results lie higher.
     found: dict[tuple[int, int], float] = {}
     for height, band in zip(heights, bands.all, strict=True):
         ranked = sorted(band.results, key=lambda r: (r.loss is None, r.violation, r.loss or 0.0, r.trial, r.resource))

@@ -77,7 +77,6 @@ class ParameterAxis:
         self._divide()
 
     def _divide(self) -> None:
-        """Find ticks between the ends."""
         if self.log:
             places = [math.log10(tick) for tick in log_ticks(self.low, self.high)]
             self.ticks = ticks_with_ends(self.low, self.high, places)
@@ -166,7 +165,6 @@ def _losses(series: Series, resource: int) -> list[float]:
 
 
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
-    """Shares of importance; None where the results do not differ."""
     import optuna
 
     if len(set(_losses(series, resource))) < 2:
@@ -217,7 +215,6 @@ def _copied(series: Series, resource: int, *, on_scale: bool = False, most: int 
 
 
 def _safe(value: Any) -> Any:
-    """A value for Plotly, which reads texts as HTML."""
     return escape(value) if isinstance(value, str) else value
 
 
@@ -230,7 +227,7 @@ def _safe_choices(known: optuna.distributions.BaseDistribution) -> optuna.distri
 
 
 def _evaluator_of_best(trials: int) -> optuna.importance.PedAnovaImportanceEvaluator:
-    """The evaluator of what matters among the best tenth of the trials; Optuna asks for five at least."""
+    # The evaluator of what matters among the best tenth of the trials; Optuna asks for five at least.
     import optuna
 
     share = min(0.5, max(0.1, 5 / trials)) if trials else 0.1
@@ -341,7 +338,7 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
 
 
 def _one_below_the_other(names: Sequence[str]) -> dict[str, Any]:
-    """Panels of a narrow screen in the order of ``names``; their axes are numbered by the alphabet."""
+    # Panels of a narrow screen in the order of `names`; their axes are numbered by the alphabet.
     found = one_below_the_other(len(names), 230)
     ups = [found[f"yaxis{axis_key(at)}"] for at in range(len(names))]
     return found | {f"yaxis{axis_key(k)}": ups[names.index(name)] for k, name in enumerate(sorted(names))}
@@ -380,7 +377,6 @@ def contour(series: Series, found: Importances) -> Figure | None:
 
 
 def _side(known: dict[str, Any]) -> dict[str, Any]:
-    """Range, type and choices of an axis of Optuna, texts without quotes."""
     kept: dict[str, Any] = {
         key: known[key] for key in ("range", "type", "categoryarray", "categoryorder") if key in known
     }

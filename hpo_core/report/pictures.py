@@ -159,7 +159,6 @@ class _Axis:
         return self.place(self.scale.place(value))
 
     def lines(self) -> list[str]:
-        """Lines across, with their values on the left."""
         return [
             f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{self.place(tick)}" y2="{self.place(tick)}" stroke="{GRID}"/>'
             f'<text x="{_LEFT - 8}" y="{self.place(tick) + 4}" text-anchor="end" fill="{MUTED}">{words}</text>'

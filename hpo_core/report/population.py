@@ -87,7 +87,6 @@ def population_fitness(series: Series) -> Figure | None:
 
 
 def lineage_tree(series: Series) -> Figure | None:
-    """One line from each parent to its child; None where no trial has a parent."""
     lineage = series.lineage
     if lineage is None or not lineage.children:
         return None

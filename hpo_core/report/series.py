@@ -123,12 +123,10 @@ class Series:
 
     @property
     def by_resource(self) -> Track:
-        """Incumbent over the units of training used in all."""
         return [(float(step.resource), step.loss) for step in self.steps], float(self.study.state.resource_used)
 
     @property
     def by_time(self) -> Track:
-        """Incumbent over active seconds."""
         return [(step.time, step.loss) for step in self.steps], self.wall
 
     @property
@@ -176,7 +174,6 @@ class Series:
         return math.inf if best is None or best.loss is None else best.loss
 
     def ranked_trials(self) -> list[TrialRecord]:
-        """Trials with a finite result of the search, best first."""
         known = [trial for trial in self.trials if trial.results and trial.number in self.bests]
         return sorted(known, key=lambda trial: (self.best_loss(trial), trial.number))
 

@@ -243,7 +243,6 @@ def _load(simulated: Simulated) -> Figure | None:
 
 
 def _busy(run: PlayedRun, times: Sequence[float]) -> list[float]:
-    """Busy workers of a run at times that may lie beyond its end."""
     bins = len(run.load)
     return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]
 

@@ -89,7 +89,6 @@ def render(
 
 
 def _is_first(part: Figure | Section) -> bool:
-    """True if a part stands in the pair at the top of the page."""
     return isinstance(part, Section) or part.key in ("rungs", "population")
 
 
@@ -103,12 +102,11 @@ def figures(series: Series) -> list[Figure]:
 
 
 def _listed(found: Sequence[Part | None] | Part | None) -> list[Part]:
-    """The builder's result as a list without None."""
     return [part for part in (found if isinstance(found, Sequence) else [found]) if part is not None]
 
 
 def _make_room(figure: Figure) -> None:
-    """Move the plot down: Plotly's buttons belong above the legend, whose number of rows is estimated."""
+    # Move the plot down: Plotly's buttons belong above the legend, whose number of rows is estimated.
     names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
     rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
     room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
@@ -170,7 +168,6 @@ def _links(links: Mapping[str, str]) -> str:
 
 
 def key_numbers(series: Series) -> list[tuple[str, str, str]]:
-    """(label, value, small print) of the tiles in the head."""
     study, spec, state = series.study, series.study.spec, series.study.state
     best = study.best
     tiles = []
@@ -210,7 +207,6 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
 
 
 def best_parameters(series: Series) -> Section | None:
-    """The incumbent's parameters."""
     study, spec, best = series.study, series.study.spec, series.study.best
     if best is None:
         return None
@@ -292,7 +288,6 @@ def _more(count: int, most: int) -> str:
 
 
 def top_trials(series: Series) -> Section | None:
-    """The best trials with all their parameters."""
     ranked = series.ranked_trials()[:TOP]
     if not ranked:
         return None
@@ -310,7 +305,6 @@ def top_trials(series: Series) -> Section | None:
 
 
 def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]]:
-    """(time, (what, trial, when, why)) of everything that went wrong, in order."""
     rows = [
         (time, (f"attempt failed: {f.outcome}", f"{f.trial}", f"attempt {f.attempt} to {f.target:,}", f.message))
         for time, f in series.failures

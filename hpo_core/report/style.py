@@ -65,7 +65,6 @@ class Figure:
 
 
 def level_color(level: int, levels: int) -> str:
-    """Colour of a rung: pale for the lowest one, dark blue for the highest."""
     place = (len(_STOPS) - 1) * (max(level, 0) / (levels - 1) if levels > 1 else 2 / 3)
     low = min(int(place), len(_STOPS) - 2)
     mixed = (round(a + (b - a) * (place - low)) for a, b in zip(_STOPS[low], _STOPS[low + 1], strict=True))
@@ -73,7 +72,6 @@ def level_color(level: int, levels: int) -> str:
 
 
 def pale(color: str) -> str:
-    """Transparent form of a colour, for areas."""
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.14)"
 
@@ -115,7 +113,6 @@ def log_axis(title: str, low: float, high: float, *, pad: float = 0.0) -> dict[s
 
 
 def time_axis(seconds: float, what: str = "time") -> tuple[float, dict[str, Any]]:
-    """Divisor for times in seconds, and their axis."""
     divisor, unit = next(((size, unit) for least, size, unit in _UNITS if seconds >= least), (1.0, "seconds"))
     most = seconds / divisor or 1.0
     return divisor, axis(f"{what} ({unit})", range=[-0.01 * most, 1.015 * most])
@@ -150,7 +147,6 @@ def trace(
 
 
 def bars(name: str, rows: Iterable[tuple[float, float, float, str]], color: str, **more: Any) -> Trace:
-    """Bars of a timeline from (row, begin, end, words)."""
     known = list(rows)
     return {
         "type": "bar",
@@ -213,12 +209,10 @@ def panels(
 
 
 def axis_key(place: int) -> str:
-    """Plotly's number of an axis, from 0; the first one has none."""
     return "" if place == 0 else str(place + 1)
 
 
 def one_below_the_other(count: int, height: int) -> dict[str, Any]:
-    """Layout of ``count`` plots on a narrow screen, each ``height`` pixels high."""
     found: dict[str, Any] = {"height": 80 + height * count}
     for place in range(count):
         low = 1 - (place + 1) / count
@@ -308,7 +302,6 @@ def round_ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Round numbers from ``10**low`` to ``10**high``, about six of them."""
     decades = high - low
     steps = (1, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2.2 else (1, 3) if decades < 4 else (1,)
     every = max(1, round(decades / 7))
@@ -318,7 +311,6 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def ticks_with_ends(low: float, high: float, places: Sequence[float]) -> list[float]:
-    """``places`` and both ends, without those that would touch an end."""
     room = 0.06 * (high - low)
     return sorted({low, high, *(at for at in places if low + room < at < high - room)})
 

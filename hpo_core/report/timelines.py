@@ -204,7 +204,6 @@ def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
 
 
 def device_loads(series: Series) -> Figure | None:
-    """Memory from the left axis of each shared device's panel, compute from the right one."""
     uses = series.uses
     if not uses:
         return None
@@ -261,7 +260,6 @@ def device_loads(series: Series) -> Figure | None:
 
 
 def device_table(series: Series) -> Section | None:
-    """A line per device; None where none was shared."""
     uses = series.uses
     if not uses:
         return None
@@ -374,7 +372,6 @@ _POOL_USE = {"worker": _workers_used, "device": _devices_used, "slot": _slots_us
 
 
 def in_use(busy: Iterable[Busy]) -> list[tuple[float, float]]:
-    """Amount in use over time; what has a name counts once."""
     changes: dict[float, Counter[str]] = {}
     for one in busy:
         if one.end > one.start:
@@ -409,12 +406,10 @@ def _value_at(steps: Steps, time: float) -> float:
 
 
 def mean_of(steps: Steps, until: float) -> float:
-    """Mean of a step function from 0 to ``until``; before its first step it is 0."""
     return _means(steps, [0.0, until])[0][1]
 
 
 def _means(steps: Steps, edges: Sequence[float]) -> list[tuple[float, float]]:
-    """Means of a step function between edges, the last of which is its end, by their begin."""
     times = np.array([0.0, *(min(time, edges[-1]) for time, _ in steps), edges[-1]])
     values = np.array([0.0, *(value for _, value in steps)])
     sums = np.interp(edges, times, np.concatenate([[0.0], np.cumsum(values * np.diff(times))]))

@@ -136,7 +136,6 @@ def _plain(value: Any) -> Any:
 
 
 def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
-    """Curve, story, attempts, visits and log by trial, the most wanted first, as far as each fits."""
     found: dict[int, dict[str, Any]] = {}
     left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
     study, partitions = series.study, PartitionNames.of(series.study.spec)
@@ -165,7 +164,7 @@ def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | N
 
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
-    """A row for each of the latest epochs: number, partitions in order, workers, those of validation, time."""
+    # A row for each of the latest epochs: number, partitions in order, workers, those of validation, time.
     epochs = [epoch for result in trial.results for epoch in epochs_of(result.visits or (), names, result.together)]
     return [
         [
@@ -195,7 +194,7 @@ def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] |
 
 
 def _end_of(path: Path) -> str:
-    """Empty unless it is a regular file; what a training printed for a terminal is made plain text."""
+    # Empty unless it is a regular file; what a training printed for a terminal is made plain text.
     try:
         # A link would show another file of this user in a page that is passed on; a pipe would make us wait.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -70,7 +70,6 @@ GONE = (
 
 
 def words_of_gone(place: tuple[Any, ...]) -> str | None:
-    """Instead of what a setting of a study file is gone; None: it never was one."""
     found = next((gone for gone in GONE if gone.place == place and gone.instead), None)
     return None if found is None else f"is no setting any more: {found.instead}. Drop it"
 

@@ -69,7 +69,6 @@ class ModuleSource:
         )
 
     def imported_from(self, node: ast.ImportFrom) -> str:
-        """The module that a ``from`` statement of this module names, in full."""
         return imported_from(node, self.package)
 
     def _bind(self, name: str, node: ast.AST) -> None:
@@ -104,7 +103,6 @@ class ModuleSource:
                     self._read_inside(node)
 
     def _read_inside(self, node: ast.AST) -> None:
-        """Bodies of ``if``, ``try``, ``with`` and loops, and what else binds a name."""
         for target in (getattr(node, "target", None), getattr(node, "optional_vars", None)):
             if isinstance(target, ast.expr):
                 self._assign(target, getattr(node, "value", None), whole=isinstance(node, ast.NamedExpr))
@@ -114,7 +112,6 @@ class ModuleSource:
             self._read(list(ast.iter_child_nodes(node)))
 
     def _assign(self, target: ast.expr, value: ast.expr | None, *, whole: bool = True) -> None:
-        """Bind a target; ``whole``: to this value, and not to a part of it or more."""
         if isinstance(target, ast.Name):
             self._bind(target.id, value if whole and value is not None else UNKNOWN)
         elif isinstance(target, ast.Starred):
@@ -128,7 +125,6 @@ class ModuleSource:
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:
-    """The module that a ``from`` statement in ``package`` names, in full."""
     if not node.level:
         return node.module or ""
     above = package.split(".") if package else []
@@ -232,7 +228,6 @@ def _below(root: Path, parts: Sequence[str]) -> list[CodeFile]:
 
 
 def _top_level_root(name: str) -> Path | None:
-    """The folder that a package is imported from where it is no installed one (an editable install, say)."""
     try:
         spec = find_module(name)
     except (ImportError, ValueError, AttributeError):

@@ -128,7 +128,6 @@ class PackingSpec(Part):
     @field_validator("mps", mode="before")
     @classmethod
     def _switch(cls, given: Any) -> Any:
-        """YAML reads ``off`` as false."""
         return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
 
     @model_validator(mode="after")
@@ -144,7 +143,6 @@ class PackingSpec(Part):
     @field_validator("oversubscribe", "memory", mode="before")
     @classmethod
     def _for_all(cls, given: Any) -> Any:
-        """One amount or ratio alone holds for all architectures."""
         return {DEFAULT: given} if isinstance(given, str | int | float) and not isinstance(given, bool) else given
 
     @field_validator("oversubscribe")
@@ -190,7 +188,6 @@ def _bytes(given: str | int, where: str) -> int:
 
 
 def read_packing(given: Any) -> Any:
-    """``true`` stands for all defaults, ``false`` for none; of ``share``, too."""
     return {} if given is True else None if given is False else given
 
 

@@ -219,7 +219,6 @@ def check_retraining(spec: StudySpec) -> None:
 
 
 def _figures(spec: StudySpec) -> dict[str, object]:
-    """Values that the texts of the table may name."""
     grows = spec.training.gang == "auto"
     return {
         "method": spec.search.method,
@@ -243,12 +242,10 @@ def _size(spec: StudySpec) -> int | None:
 
 
 def _is_shared(spec: StudySpec) -> bool:
-    """True if other studies may use the same workers."""
     return isinstance(spec.cluster, AddressClusterSpec)
 
 
 def least_slots(spec: StudySpec) -> int:
-    """Slots that a gang of the study needs at once; with ``gang: auto`` those that the first step of growth needs."""
     gang, scaling = spec.training.gang, spec.scaling
     given = [ranks for ranks, gain in scaling.speedups.items() if gain >= scaling.efficiency * ranks]
     least = min(given, default=2) if gang == "auto" else gang
@@ -282,7 +279,7 @@ def check_given(spec: StudySpec, space: SearchSpace) -> None:
 
 
 def _check_completion(space: SearchSpace, given: Params, where: str) -> None:
-    """Draw one: with few configurations left, that would fail again and again while the study runs."""
+    # Draw one: with few configurations left, that would fail again and again while the study runs.
     if space.has_forbidden:
         try:
             space.draw(Stream(0, "check", 0), given)

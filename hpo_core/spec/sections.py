@@ -179,7 +179,6 @@ class CheckpointSpec(Part):
     @field_validator("folder")
     @classmethod
     def _check_folder(cls, folder: str | None) -> str | None:
-        """A folder that is allowed by its beginning must not lead elsewhere."""
         if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
             raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
         return folder
@@ -291,12 +290,10 @@ class TrackingSpec(Part):
     @field_validator("mlflow")
     @classmethod
     def _default(cls, mlflow: str | None) -> str | None:
-        """``on`` is no path."""
         return None if mlflow == "on" else mlflow
 
     @model_validator(mode="after")
     def _check_secrets(self) -> TrackingSpec:
-        """On the whole part, not the field: an error about a field repeats its value."""
         if self.mlflow is not None and holds_credentials(self.mlflow):
             raise ValueError(
                 "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
@@ -376,7 +373,6 @@ def _form_of(workers: Any) -> str:
 
 
 def _one_number(workers: int | WorkerRange) -> int | WorkerRange:
-    """A range of one number is that number."""
     return workers.max if isinstance(workers, WorkerRange) and workers.min == workers.max else workers
 
 
@@ -447,7 +443,6 @@ class LocalClusterSpec(ClusterSettings):
     )
 
     def cores_each(self, machine: int) -> int:
-        """An equal share of the machine's cores, where all workers are there."""
         return max(1, machine // (self.size or 1))
 
     @property
@@ -531,7 +526,6 @@ class SlurmClusterSpec(ClusterSettings):
     )
 
     def cores_each(self, machine: int) -> int:
-        """CPU cores of a Slurm job."""
         return self.cores
 
     @field_validator("memory")
@@ -568,7 +562,6 @@ class KubernetesClusterSpec(ClusterSettings):
         return value
 
     def cores_each(self, machine: int) -> int | None:
-        """CPU cores of a pod, rounded down."""
         try:
             whole = float(self.cpu.removesuffix("m")) / (1000 if self.cpu.endswith("m") else 1)
         except ValueError:
@@ -591,7 +584,6 @@ class LocalCudaClusterSpec(ClusterSettings):
     )
 
     def cores_each(self, machine: int) -> int | None:
-        """An equal share of the machine's cores, where the GPUs are listed."""
         return None if self.devices is None else max(1, machine // len(self.devices))
 
     @property

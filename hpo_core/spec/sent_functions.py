@@ -79,7 +79,6 @@ def given(name: str) -> Sent | None:
 
 
 def must_be_sent(function: Callable[..., Any]) -> bool:
-    """True if another process cannot import a function by its name."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or not name.isidentifier():
         return True
@@ -88,7 +87,7 @@ def must_be_sent(function: Callable[..., Any]) -> bool:
 
 
 def _is_made(module: types.ModuleType | None) -> bool:
-    """True if a module was made by this process, so that no other one can import it."""
+    # True if a module was made by this process, so that no other one can import it.
     return module is not None and module.__name__ != "__main__" and getattr(module, "__spec__", None) is None
 
 
@@ -129,7 +128,6 @@ def names_in(content: bytes) -> list[str]:
 
 
 def _dumps(value: Any) -> bytes:
-    """cloudpickle, which would pickle a cached function by its name in ``__main__``."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]

@@ -276,7 +276,7 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
 def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:
-    """Line number (from 1) of every place in a YAML document; aliases and merges are followed and count each time."""
+    # Line number (from 1) of every place in a YAML document; aliases and merges are followed and count each time.
     found: dict[tuple[Any, ...], int] = {}
     waiting: list[tuple[tuple[Any, ...], yaml.Node | None]] = [((), document)]
     while waiting:

@@ -127,14 +127,12 @@ class StudySpec(Part):
     @field_validator("prefect", mode="before")
     @classmethod
     def _prefect_word(cls, given: Any) -> Any:
-        """One word is ``tasks``; YAML 1.1 reads ``off`` as false."""
         word = {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
         return {"tasks": word} if isinstance(word, str) else word
 
     @model_validator(mode="before")
     @classmethod
     def _first_metric(cls, data: Any) -> Any:
-        """``metrics`` alone will do; ``metric`` is its first one."""
         if isinstance(data, dict) and "metric" not in data and isinstance(data.get("metrics"), list):
             return data | {"metric": data["metrics"][0]} if data["metrics"] else data
         return data
@@ -142,13 +140,12 @@ class StudySpec(Part):
     @field_validator("start_with", mode="before")
     @classmethod
     def _flat_names(cls, given: Any) -> Any:
-        """Groups may be written as mappings: ``{optimizer: {lr: 0.1}}``."""
         return [flattened(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
 
     @field_validator("space", mode="before")
     @classmethod
     def _flat_space(cls, given: Any) -> Any:
-        """Groups may be written as mappings: ``{optimizer: {lr: {type: float, ...}}}``."""
+        # Groups may be written as mappings: `{optimizer: {lr: {type: float, ...}}}`.
         return flat_space(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")

@@ -32,7 +32,6 @@ class Dumper(yaml.SafeDumper):
     """YAML that study files and other readers take for the same data."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write what occurs twice twice."""
         return True
 
 

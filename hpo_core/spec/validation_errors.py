@@ -124,7 +124,6 @@ def _problem_of_key(key: Any) -> str:
 
 
 def _problem(value: Any) -> str:
-    """Fault of one value, looked at alone; empty: none."""
     if value is None or isinstance(value, bool | Mapping | list | tuple | BaseModel):
         return ""
     if isinstance(value, int):
@@ -149,7 +148,6 @@ def _problem(value: Any) -> str:
 
 
 def line_of(place: tuple[Any, ...], where: str, lines: Mapping[tuple[Any, ...], int]) -> str:
-    """Where something stands: the description's name, and the line of the file where that is known."""
     line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
     return where if line is None else f"{where}:{line}"
 
@@ -239,7 +237,6 @@ def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDeta
 
 
 def _why_text(value: Any, place: str) -> str:
-    """Explain why something meant as a mapping came as text, and how it is written."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return ""
     try:
@@ -256,7 +253,6 @@ def _why_text(value: Any, place: str) -> str:
 
 
 def _unknown_tag(context: Mapping[str, Any]) -> str:
-    """For a method, parameter type or cluster kind that is none of ours."""
     key, tag = str(context["discriminator"]).strip("'"), str(context["tag"])
     return f"{key} = {shown(tag)} is unknown: {listed_and_meant(tag, _quoted(str(context['expected_tags'])))}"
 
@@ -266,7 +262,7 @@ def _quoted(text: str) -> list[str]:
 
 
 def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
-    """Pydantic puts the tag of a discriminated union into the place; a user never wrote it."""
+    # Pydantic puts the tag of a discriminated union into the place; a user never wrote it.
     place: list[Any] = []
     is_passed = False
     for part in loc:
@@ -286,7 +282,7 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
 
 
 def _unknown_key(key: str, loc: tuple[Any, ...], place: tuple[Any, ...], whole: type[BaseModel]) -> str:
-    """Words about a key that the mapping at this place does not take: what was meant, or what it takes."""
+    # Words about a key that the mapping at this place does not take: what was meant, or what it takes.
     models = _models_at(loc[:-1], whole)
     here = list(dict.fromkeys(name for model in models for name in model.model_fields))
     if meant := did_you_mean(key, here):
@@ -316,7 +312,7 @@ def _models_in(field: Any) -> Iterator[type[BaseModel]]:
 
 
 def _tags_of(model: type[BaseModel]) -> tuple[str, list[str]] | None:
-    """The setting that tells a model from others of its union, and its values there: methods, types or kinds."""
+    # The setting that tells a model from others of its union, and its values there: methods, types or kinds.
     for name in ("method", "type", "kind"):
         if name in model.model_fields and (values := get_args(model.model_fields[name].annotation)):
             return name, [str(value) for value in values]

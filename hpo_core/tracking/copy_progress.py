@@ -42,13 +42,11 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_progress(folder: Path, progress: CopyProgress) -> None:
-    """Replace the file in one step; a folder that cannot be written hurts nobody."""
     with contextlib.suppress(OSError):
         write_private(folder / _NAME, msgspec.json.encode(progress))
 
 
 def read_progress(folder: Path) -> CopyProgress | None:
-    """None where the study was never copied, or before there was such a file."""
     try:
         return msgspec.json.decode((folder / _NAME).read_bytes(), type=CopyProgress)
     except (OSError, msgspec.MsgspecError):
@@ -56,7 +54,6 @@ def read_progress(folder: Path) -> CopyProgress | None:
 
 
 def in_trouble(folder: Path) -> bool:
-    """True if the last attempt to reach MLflow failed."""
     found = read_progress(folder)
     return found is not None and bool(found.trouble)
 

@@ -92,7 +92,6 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
 
 
 def project_all(projection: Projection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
-    """Copy what is new of a journal of ``length`` entries; returns how many the tracker did not hold before."""
     name = projection.study_name
     start = 0 if rebuild or projection.next_seq > length else projection.next_seq
     return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
@@ -139,7 +138,6 @@ class Follower:
 
     @property
     def absent_seconds(self) -> float:
-        """Seconds since the tracker went out of reach; 0 where it answered."""
         return time.monotonic() - self._failing_since if self._failures else 0.0
 
     def begin(self) -> None:
@@ -150,7 +148,6 @@ class Follower:
         projection.note()
 
     def note_version(self) -> None:
-        """Note which code and packages the study is trained with from now on."""
         name = self.projection.study_name
         try:
             spec = Study.current_spec(name, self.journal)
@@ -272,7 +269,6 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
 
 
 def _ended(follower: Follower) -> int:
-    """Exit code of a follower that holds everything, or whose study is deleted, which it says."""
     projection = follower.projection
     if follower.study_deleted:
         log.warning("%s", follower.trouble)
@@ -283,7 +279,6 @@ def _ended(follower: Follower) -> int:
 
 
 def complete_others(home: Home, journal: Journal) -> None:
-    """Complete what other followers of a home left behind, each study once; one that is driven has its own."""
     for name in incomplete_copies(home.folder / "studies"):
         try:
             if not has_other_controller(journal.info(name).owner):
@@ -376,7 +371,6 @@ def main() -> int:
 
 
 def is_follower(process: int) -> bool:
-    """True if a process of this number is a follower."""
     try:
         found = psutil.Process(process)
         return __spec__.name in found.cmdline() and found.status() != psutil.STATUS_ZOMBIE

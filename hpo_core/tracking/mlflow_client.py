@@ -87,7 +87,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
 
 @contextlib.contextmanager
 def _levels_of_logging_kept() -> Iterator[None]:
-    """Undo what older MLflow (seen with 3.4) does to logging when it migrates a store: it shows its own, hides ours."""
+    # Undo what older MLflow (seen with 3.4) does to logging when it migrates a store: it shows its own, hides ours.
     root = logging.getLogger()
     level, handlers = root.level, root.handlers[:]
     off = logging.root.manager.disable
@@ -145,7 +145,6 @@ def errors_without_credentials() -> Iterator[None]:
 
 
 def is_database(tracking_uri: str) -> bool:
-    """True if MLflow's tables are used without a server in between."""
     return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
 
 

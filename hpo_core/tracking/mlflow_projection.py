@@ -245,7 +245,7 @@ class MlflowProjection(Projection):
             log.warning("study %r: the link to MLflow was not noted (%s).", self.study_name, error)
 
     def _write_files(self, store: RunStore, parent: KnownRun) -> None:
-        """Upload tables and provenance while the study runs; where that fails, the numbers go on without them."""
+        # Upload tables and provenance while the study runs; where that fails, the numbers go on without them.
         fold = self._fold
         began = time.monotonic()
         try:

@@ -33,7 +33,6 @@ _LONGEST_FRONT = 20
 
 
 def trial_name(study: str, number: int) -> str:
-    """Run name of a trial."""
     return f"{study}/trial-{number}"
 
 
@@ -55,7 +54,6 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
 
 
 def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -> tuple[str, float | None]:
-    """MLflow status of a trial's run, and when it last ended (None: never)."""
     trial, notes = fold.state.trials[number], fold.trials[number]
     status = trial.status
     if status == "abandoned":
@@ -70,7 +68,6 @@ def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -
 
 
 def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, str]:
-    """MLflow status of the study's run, and our own word for it."""
     status = fold.status
     if status == "finished":
         return "FINISHED", status
@@ -80,7 +77,6 @@ def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, 
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:
-    """Settings as flat parameters: ``search.configs``, ``space.lr``, ..."""
     plain = spec.plain()
     shown: dict[str, str] = {}
     for part in ("objective", "metric", "seed", "search", "sampler"):
@@ -153,7 +149,6 @@ def _cost_words(fold: TrackedStudy) -> str:
 
 
 def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
-    """Metrics of the study's run that its comparison with others needs, one value each, as of its last entry."""
     state = fold.state
     found = {
         "cost/resource": float(state.resource_used),
@@ -246,12 +241,10 @@ def identity(fold: TrackedStudy) -> dict[str, str]:
 
 
 def source_tags(spec: StudySpec) -> dict[str, str]:
-    """Tags that MLflow shows as the source of a run."""
     return {"mlflow.source.name": short_name(spec.objective) or "driven by hand", "mlflow.source.type": "LOCAL"}
 
 
 def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:
-    """Tags of a trial's run."""
     trial = _Trial(fold, fold.state.trials[number], fold.trials[number], fold.state.reproduced.get(number))
     values = {key: value_of(trial) for key, value_of in TRIAL_TAGS.items()}
     return {PARENT_RUN: parent_run, **identity(fold), **source_tags(fold.spec)} | {
@@ -260,14 +253,13 @@ def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, st
 
 
 def _rung_of(trial: _Trial) -> int:
-    """The rung that its running or latest job is for, as a place in its ladder."""
     record = trial.record
     rung = record.granted.rung if record.granted is not None else record.rung
     return trial.fold.names.place(record.bracket, rung)[1]
 
 
 def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | None:
-    """A field of how it came to be; ``at_first`` in generation 0; None where there is no population."""
+    # A field of how it came to be; `at_first` in generation 0; None where there is no population.
     if not trial.fold.state.has_members:
         return None
     found: int | None = at_first if trial.reproduced is None else getattr(trial.reproduced, field)
@@ -275,14 +267,14 @@ def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | Non
 
 
 def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
-    """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
+    # `front` or `dominated`: whether a result of the trial is on the Pareto front; None for one objective.
     if len(fold.spec.objectives) == 1 or all(result.loss is None or result.infeasible for result in trial.results):
         return None
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 
 
 def _feasible(trial: _Trial) -> str | None:
-    """``true`` or ``false``: whether the latest finite result satisfies the constraints; None where there are none."""
+    # `true` or `false`: whether the latest finite result satisfies the constraints; None where there are none.
     if not trial.fold.spec.constraints or trial.record.loss is None:
         return None
     return "false" if trial.record.infeasible else "true"

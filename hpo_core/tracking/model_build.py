@@ -76,7 +76,7 @@ def build_model(request: BuildRequest) -> None:
 
 
 def _copied_code(request: BuildRequest, side: Path) -> list[str]:
-    """The user's modules that are not installed, to go with the model: whoever loads it needs its class."""
+    # The user's modules that are not installed, to go with the model: whoever loads it needs its class.
     for file in code_files([request.build], request.pythonpath):
         copy = side / file.name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _save(module: Any, target: str, code: list[str]) -> None:
 
 
 def _requirements() -> list[str]:
-    """Given, for MLflow would find them by loading the model in a further process."""
+    # Given, for MLflow would find them by loading the model in a further process.
     found = []
     for name in _NEEDED:
         try:

@@ -122,7 +122,6 @@ def import_study(
 
 
 def plain_url(url: str) -> str:
-    """A database URL for Optuna, which formats it: braces in the name of a file are no fields."""
     return url.replace("{", "{{").replace("}", "}}")
 
 

@@ -88,7 +88,6 @@ class Projection(ABC):
 
     @property
     def written_seq(self) -> int:
-        """The last entry the tracker surely holds (-1: none)."""
         return -1 if self._cursor is None else self._cursor
 
     @property
@@ -193,7 +192,6 @@ class Projection(ABC):
             self._clear_changes()
 
     def _look_up(self) -> None:
-        """Find out once for each connection what the tracker holds."""
         if not self._looked_up:
             self._find_copy()
             self._looked_up = True
@@ -216,7 +214,7 @@ class Projection(ABC):
         """Open the tracker, unless it is open."""
 
     def _disconnect(self) -> None:
-        """Forget what the tracker holds: after an error nobody knows whether the last call took place."""
+        # Forget what the tracker holds: after an error nobody knows whether the last call took place.
         self._looked_up = False
 
     @abstractmethod

@@ -83,7 +83,6 @@ def find_code_version(
 
 
 def code_digests(files: Sequence[CodeFile]) -> dict[str, str]:
-    """SHA-256 of each file by path; empty for one that cannot be read now."""
     found = {}
     for file in files:
         try:
@@ -116,7 +115,6 @@ def installed_packages() -> str:
 
 
 def git_state(files: Sequence[CodeFile]) -> GitState | None:
-    """Commit and cleanness of the repository that holds the first file; None where there is none, or no git."""
     if not files:
         return None
     folder = files[0].path.parent
@@ -129,7 +127,7 @@ def git_state(files: Sequence[CodeFile]) -> GitState | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Output of git; None where it fails. What a repository's own settings would start is switched off."""
+    # Output of git; None where it fails. What a repository's own settings would start is switched off.
     command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments]
     try:
         done = subprocess.run(
@@ -187,12 +185,10 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
 
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
-    """The functions that a study names, the training function first."""
     return tuple(spec.functions.values())
 
 
 def read_versions(study_folder: Path) -> list[Noted]:
-    """Code versions that were noted; empty where nothing readable was."""
     try:
         return msgspec.json.decode((study_folder / FOLDER / VERSIONS).read_bytes(), type=list[Noted])
     except (OSError, msgspec.MsgspecError):

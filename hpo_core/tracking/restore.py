@@ -155,7 +155,6 @@ def restore_study(
 
 
 def refuse_taken(home: Home, name: str) -> None:
-    """Refuse a name that a study of the home has."""
     source = home.read_journal()
     try:
         source.info(name)
@@ -182,7 +181,6 @@ def _vouched(source: RunFiles) -> tuple[int, str]:
 def _replacements(
     study: Study, name: str, code: Sequence[str], *, tracking_uri: str, home: Home
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Settings that are replaced in the study's description, and those of consequence in words."""
     spec, words = study.spec, []
     plain = spec.plain()
     changes: dict[str, Any] = {"study": name, "pythonpath": [str(Path(folder).resolve()) for folder in code]}

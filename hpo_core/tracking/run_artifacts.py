@@ -90,7 +90,6 @@ log = logging.getLogger(__name__)
 
 
 def visits_csv(fold: TrackedStudy) -> str:
-    """Every visit of a model to a partition behind a result, trial by trial; empty where models do not hop."""
     rows = [{"trial": trial.number, **visit} for trial in fold.state.trials for visit in plain_visits(fold.spec, trial)]
     if not rows:
         return ""
@@ -123,7 +122,6 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
-    """Upload visits, the report and the best checkpoint, where they exist and are not there yet."""
     if visits := visits_csv(fold):
         store.write_text(run, visits, "visits.csv")
     report = folder / "report.html"
@@ -155,7 +153,7 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
 
 
 def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
-    """Upload the best model's weights, and the model itself where the study says how to build it; returns tags."""
+    # Upload the best model's weights, and the model itself where the study says how to build it; returns tags.
     spec, state = fold.spec, fold.state
     best, incumbent = state.best_checkpoint(), state.incumbent
     assert best is not None and incumbent is not None

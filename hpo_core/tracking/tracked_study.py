@@ -60,7 +60,6 @@ class Promotion(msgspec.Struct, frozen=True):
 
 
 def numbers_of(params: Params) -> dict[str, float]:
-    """The parameters that are numbers."""
     return {k: float(v) for k, v in params.items() if isinstance(v, int | float) and not isinstance(v, bool)}
 
 
@@ -164,7 +163,6 @@ class TrackedStudy:
         return "running" if status == "open" else status
 
     def clear_changes(self) -> None:
-        """Forget what changed, for it was written."""
         for number in self.touched:
             notes = self.trials[number]
             notes.fresh = False
@@ -271,7 +269,6 @@ class TrackedStudy:
         self.trials[event.trial].promotions.append(self.promotions[-1])
 
     def _waiting_ended(self, entry: Entry, at: int) -> None:
-        """Runs of trials that waited when event ``at`` of the entry halted or reopened the study."""
         later = {event.trial for event in entry.events[at + 1 :] if type(event) is AttemptFailed}
         for number in self.state.waiting:
             if number not in later:
@@ -338,7 +335,6 @@ class TrackedStudy:
         return (at + 1, len(ranked)) if at < len(ranked) and ranked[at] == key else None
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
-        """Usage of an attempt, under the names of MLflow's own system metrics as far as it has them."""
         if not (usage := event.usage):
             return {}
         if usage.device:
@@ -387,7 +383,7 @@ class TrackedStudy:
     def _curve(
         self, notes: TrialNotes, attempt: EndedAttempt | None, last: Metrics, *, target: int, now: float
     ) -> None:
-        """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
+        # Points of one attempt above what is trained already; the last ones are the recorded metrics.
         steps: dict[int, Metrics] = {}
         report = None if attempt is None else attempt.report
         for point in report.curve if report is not None else ():

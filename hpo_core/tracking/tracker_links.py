@@ -32,7 +32,6 @@ def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
 
 
 def experiments_url(tracking_uri: str) -> str:
-    """The page of all experiments, or the command as above."""
     return _page(tracking_uri, f"/experiments?{_KIND}")
 
 
@@ -49,7 +48,6 @@ def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
     text = masked(" ".join(str(error).split()))
     short = text if len(text) <= 300 else f"{text[:150]} ... {text[-145:]}"  # a chain of causes ends with the first one
     return f"{type(error).__name__}: {short}"
@@ -93,7 +91,6 @@ def param_value(value: Any) -> str:
 
 
 def tag_value(value: Any) -> str:
-    """A tag's value as text."""
     return _cut(terminal_text(str(value), lines=True), LONGEST_TAG)
 
 
@@ -141,7 +138,6 @@ class ProjectionPlace(msgspec.Struct, frozen=True):
 
 
 def write_place(folder: Path, place: ProjectionPlace) -> None:
-    """Replace the file in one step."""
     write_private(folder / _NAME, msgspec.json.encode(place))
 
 

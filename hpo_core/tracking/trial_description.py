@@ -19,7 +19,6 @@ _SHARES = {2: "half", 3: "third", 4: "quarter", 5: "fifth"}
 
 
 def state_word(fold: TrackedStudy, number: int) -> str:
-    """Such as ``running``, ``paused``, ``not promoted``, ``completed``, ``winner``, ``stopped``, ``abandoned``."""
     return trial_state(fold.study, fold.state.trials[number])
 
 
@@ -32,7 +31,6 @@ def states(fold: TrackedStudy) -> dict[str, int]:
 
 
 def rule_of(spec: StudySpec, among: int | None = None) -> str:
-    """Who goes on from a rung, such as ``best third of 9``; empty where results decide nothing, or by generations."""
     outline = spec.search.outline()
     if outline.independent or outline.members or outline.population is not None:
         return ""

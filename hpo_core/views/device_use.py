@@ -108,7 +108,6 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_attempts(state: StudyState) -> list[Span]:
-    """Attempts as the state knows them: of a target that was reached, those that failed before are forgotten."""
     found = []
     for trial in state.trials:
         ended: list[tuple[JobCompleted | AttemptFailed, int, Outcome]] = [

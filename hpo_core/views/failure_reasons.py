@@ -167,7 +167,7 @@ def failure_lines(failures: Failures, folder: str = "", said: str = "") -> list[
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Type and message of an exception as attempts report them (``ValueError: bad``); no type where it has none."""
+    # Type and message of an exception as attempts report them (`ValueError: bad`); no type where it has none.
     line = text.partition("\n")[0]
     found = _EXCEPTION.fullmatch(line)
     if found is not None:

@@ -58,7 +58,6 @@ class GridPoint(msgspec.Struct, frozen=True):
 
 
 def job_state(state: StudyState, trial: TrialRecord) -> JobState:
-    """The state of one trial of a search that trains each configuration once."""
     if trial.results:
         return JobState.COMPLETE
     if state.trains(trial.number):

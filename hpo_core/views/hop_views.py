@@ -345,7 +345,6 @@ def hopping_line(study: Study) -> str:
 
 
 def done_words(study: Study) -> str:
-    """Units, workers, utilization and bytes behind the results."""
     units = hop_units(study.spec, study.state)
     moved = moved_bytes(units)
     if moved is None:

@@ -101,7 +101,7 @@ def check_access(url: str) -> None:
 
 
 def _admits(url: str, password: str | None) -> bool | None:
-    """True if it takes this password (None: it takes us without one); None where that is seen later."""
+    # True if it takes this password (None: it takes us without one); None where that is seen later.
     headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(password.encode()).decode()}
     try:
         with urllib.request.urlopen(

@@ -77,7 +77,6 @@ class SharedServer:
         return self.folder / "server.log"
 
     def client_settings(self) -> dict[str, str]:
-        """Environment of another process that is to use this server."""
         return client_environment(self.folder) | {
             "PREFECT_API_URL": self.api_url,
             "PREFECT_API_AUTH_STRING": self.auth,
@@ -118,7 +117,7 @@ class SharedServer:
             users.close()
 
     def _is_known(self) -> bool:
-        """True if a server lives whose address is known; where none lives, one is launched."""
+        # True if a server lives whose address is known; where none lives, one is launched.
         assert self._users is not None
         if not self._users.take(fcntl.LOCK_SH):
             return False  # the one that lives is ending
@@ -136,7 +135,7 @@ class SharedServer:
         return True
 
     def _launch(self, lock: LockFile) -> None:
-        """Start a server that inherits its socket and its locks: nobody can take them in between."""
+        # Start a server that inherits its socket and its locks: nobody can take them in between.
         lock.write("")
         database = self._lock("database.lock")
         with socket.socket() as bound, contextlib.closing(database), open_private(self.log, "ab") as log:
@@ -190,7 +189,7 @@ class SharedServer:
         }
 
     def _answers(self) -> bool:
-        """True if this address takes this password: after a ``kill -9`` the file names a server that is gone."""
+        # True if this address takes this password: after a `kill -9` the file names a server that is gone.
         word = base64.b64encode(self.auth.encode()).decode()
         asked = urllib.request.Request(f"{self.api_url}/admin/version", headers={"Authorization": f"Basic {word}"})
         try:
@@ -216,7 +215,7 @@ class SharedServer:
 
 
 def _end_when_unused(users: str) -> None:
-    """End this process once nobody uses it; the lock is kept to the end, so no new user begins."""
+    # End this process once nobody uses it; the lock is kept to the end, so no new user begins.
     lock = LockFile(Path(users), "this server")
     while not lock.take(fcntl.LOCK_EX):
         time.sleep(_LOOK_SECONDS)

@@ -36,7 +36,6 @@ def artifact_key(study: str, what: str) -> str:
 
 
 def best_markdown(study: Study) -> str:
-    """The best configuration as Markdown."""
     best = best_result(study, study.best)
     why = _halted(study)
     halted = [f"**{why}**", ""] if why else []
@@ -61,7 +60,6 @@ def best_markdown(study: Study) -> str:
 
 
 def _halted(study: Study) -> str:
-    """Why the study stands still before its end; empty where it does not."""
     halted = study.state.halted
     return "" if halted is None or study.finished else f"Halted: {markdown_text(halt_words(study.spec, halted))}"
 
@@ -179,7 +177,7 @@ class StudyArtifacts:
                 self._made[what] = (self._made[what][0], update)
 
     def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
-        """Content of the artifacts now: type, data, description by the end of their keys."""
+        # Content of the artifacts now: type, data, description by the end of their keys.
         study = self._study
         words, why = self._words(), _halted(study)
         described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
@@ -195,7 +193,6 @@ class StudyArtifacts:
         return shown
 
     def _words(self) -> str:
-        """``24 jobs done, 2 running, 31 s elapsed, ETA 40 s``."""
         study = self._study
         if study.finished:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
@@ -205,7 +202,7 @@ class StudyArtifacts:
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"
 
     def _share(self) -> float | None:
-        """Percent of the units of training that are done; None where nothing says how many there will be."""
+        # Percent of the units of training that are done; None where nothing says how many there will be.
         study = self._study
         if study.finished:
             return 100.0

@@ -80,7 +80,6 @@ def present_run() -> tuple[UUID | None, datetime]:
 
 
 def failed_state(message: str, run: UUID | None, began: datetime) -> State[Any]:
-    """The state Failed with these words; :func:`tell_first` tells them, too."""
     words = masked(terminal_text(message, lines=True))
     tell_first(words, run, began)
     return Failed(message=words)
@@ -103,7 +102,6 @@ def tell_first(reason: str, run: UUID | None, began: datetime) -> None:
 
 
 def log_line(flow_run: UUID, level: int, words: str, when: datetime) -> LogCreate:
-    """A line of a flow run's log."""
     timestamp: Any = when
     return LogCreate(
         name="hpo",

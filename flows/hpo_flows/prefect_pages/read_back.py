@@ -67,7 +67,6 @@ def set_differing(
 
 
 def _create(client: SyncPrefectClient, task: Task[..., Any], run: TaskRun) -> None:
-    """Make the record of a task run whose first event was lost."""
     client.create_task_run(
         task,
         run.flow_run_id,
@@ -84,5 +83,5 @@ def _type(state: State[Any] | None) -> object:
 
 
 def _has_ended(state: State[Any] | None) -> bool:
-    """True if it ended by itself; Prefect calls it Crashed where its wait for a limit was cancelled."""
+    # True if it ended by itself; Prefect calls it Crashed where its wait for a limit was cancelled.
     return state is not None and state.is_final() and not state.is_crashed()

@@ -72,7 +72,7 @@ def in_flow_run(flow_run: tuple[str, str]) -> Iterator[Lines]:
 
 
 def _context(identity: str, name: str) -> Any:
-    """A context of Prefect's with what its logger and runtime read: without a flow run that of a task by itself."""
+    # A context of Prefect's with what its logger and runtime read: without a flow run that of a task by itself.
     from prefect import Flow, Task
     from prefect.client.schemas.objects import FlowRun, TaskRun
     from prefect.context import FlowRunContext, TaskRunContext

@@ -87,7 +87,6 @@ def end_task_runs(client: SyncPrefectClient, run: UUID) -> set[UUID]:
 
 
 def read_task_runs(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
-    """All task runs of a flow run that Prefect has recorded."""
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
     of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))

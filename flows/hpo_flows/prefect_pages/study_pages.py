@@ -115,7 +115,6 @@ class StudyPages:
     # What is new.
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
-        """True if the API answered when it was asked last, which is every two seconds."""
         if time.monotonic() - self._asked >= ASK_SECONDS:
             self._answers = api_answers()
             self._asked = time.monotonic()
@@ -131,7 +130,6 @@ class StudyPages:
         return self._answers
 
     def _show_news(self, client: SyncPrefectClient, *, to_end: bool) -> bool:
-        """Show what the journal has; whether that is all of it, and was sent."""
         try:
             if self.study is None and not self._open_study():
                 return to_end  # it ended before it began its study
@@ -155,7 +153,6 @@ class StudyPages:
         return True
 
     def _open_study(self) -> bool:
-        """Open the study where it is in the journal by now."""
         if self._journal is None:
             self._journal = self.open_journal()
         try:
@@ -171,7 +168,6 @@ class StudyPages:
         return True
 
     def _news(self) -> list[Entry]:
-        """The entries that the study has not replayed."""
         assert self.study is not None and self._journal is not None
         if self._journal.info(self.name).entries == self.study.seq:
             return []
@@ -208,7 +204,7 @@ class StudyPages:
             del self._lines[:_LINES]
 
     def _pool_words(self) -> str:
-        """Standing of the study in its pool; empty: it is in none, or that cannot be read."""
+        # Standing of the study in its pool; empty: it is in none, or that cannot be read.
         assert self._journal is not None
         with contextlib.suppress(JournalError):
             if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:

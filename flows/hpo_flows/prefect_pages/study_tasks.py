@@ -145,7 +145,6 @@ def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[s
 
 
 def _repeat_log(report: Report, logger: Any) -> None:
-    """Write what the training function wrote to its run logger to that of a task run."""
     for created, level, line in () if report.log is msgspec.UNSET else report.log:
         words, context = logger.process(masked(terminal_text(line, lines=True)), {})
         record = logger.logger.makeRecord(logger.logger.name, level, "", 0, words, (), None, extra=context["extra"])
@@ -363,7 +362,6 @@ class StudyTasks:
                 self._queued[job.key] = made
 
     def _note_begun(self) -> TaskRunContext:
-        """Note the present task run as one that began; returns its context."""
         context = TaskRunContext.get()
         assert context is not None
         self.begun.append((context.task, context.task_run))
@@ -446,7 +444,6 @@ class StudyTasks:
                     await asyncio.sleep(_ASK_SECONDS)
 
     def _make_ready(self, of: Job) -> None:
-        """Have a job that waited for Prefect's limits submitted."""
         if self._queued.pop(of.key, None) is not None:
             self._ready.append(of.key)
             if self._inbox is not None:
@@ -469,7 +466,6 @@ class StudyTasks:
             queued.cancel()
 
     def _log_end(self, of: Job, report: Report, group: _Group) -> None:
-        """Write a line for each of a rung's first jobs and for each new failure, then one for every 100 jobs."""
         is_failed = report.outcome not in RESULTS
         is_new = is_failed and report.message not in self._told and len(self._told) < EACH
         if is_new:

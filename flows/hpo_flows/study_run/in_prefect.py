@@ -94,7 +94,7 @@ def _run(
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set variables, for what Prefect reads when it is imported, and put them back."""
+    # Set variables, for what Prefect reads when it is imported, and put them back.
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -109,7 +109,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _quiet_console() -> Iterator[None]:
-    """Keep Prefect's lines off the terminal, where the study has lines of its own; its API gets them."""
+    # Keep Prefect's lines off the terminal, where the study has lines of its own; its API gets them.
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
 

@@ -104,7 +104,7 @@ def launch(
 
 
 def _end_without_prefect(code: int = 0) -> None:
-    """End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end."""
+    # End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end.
     if (api_watch := sys.modules.get("hpo_flows.prefect_api.api_watch")) is not None and api_watch.api_is_unreachable():
         api_watch.end_process_soon(code)
 
@@ -119,7 +119,6 @@ def _say_what_starts(session: Session, shown: bool) -> None:
 
 
 def _how_to_go_on(session: Session) -> str:
-    """The command that goes on with an interrupted study."""
     name = session.name
     try:
         known = name in [info.name for info in session.home.open_journal().studies()]
@@ -129,7 +128,6 @@ def _how_to_go_on(session: Session) -> str:
 
 
 def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
-    """Have the study shown: by a board, which ``drawn`` takes away, or by lines."""
     from hpo_flows.progress import LiveBoard, PlainLines
 
     def begin(study: Study) -> LiveBoard:
@@ -150,13 +148,12 @@ def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) 
 
 
 def _say(console: Console, as_json: bool, line: str) -> None:
-    """Print a line, above the live board where there is one; nothing with ``--json``."""
+    # Print a line, above the live board where there is one; nothing with `--json`.
     if not as_json:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
-    """Print how the study ended, and exit with its code."""
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
     known = summarize(study)

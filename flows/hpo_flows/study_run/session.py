@@ -83,7 +83,6 @@ class _ReportImports(Observer):
         self._thread: threading.Thread | None = None
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        """Begin, once there are enough results and a slot is idle."""
         enough = self._study.state.completed_jobs >= IMPORTANCES_FROM
         if self._thread is None and enough and not granted and self._study.spec.sampler.name in OURS:
             from hpo_core.report import prepare
@@ -92,7 +91,7 @@ class _ReportImports(Observer):
             self._thread.start()
 
     def wait(self) -> None:
-        """Return once they are made: Plotly fails beside a thread that has imported half of pandas."""
+        # Return once they are made: Plotly fails beside a thread that has imported half of pandas.
         if self._thread is not None:
             self._thread.join(IMPORTS_END_SECONDS)
 
@@ -174,7 +173,7 @@ class Session:
         self._closing: threading.Thread | None = None
 
     def _importable(self) -> StudySpec:
-        """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""
+        # The spec without import folders that lie in the home (see :meth:`Home.import_folders`).
         folders = self.home.import_folders(self.spec)
         if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
             log.warning(
@@ -185,7 +184,7 @@ class Session:
         return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self) -> StudySpec:
-        """Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced."""
+        # Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced.
         if self._given is not None:
             try:
                 self.journal.info(self.name)
@@ -266,7 +265,6 @@ class Session:
         threading.Thread(target=start, name="start-cluster", daemon=True).start()
 
     def wait_for_cluster(self) -> None:
-        """Return when workers are there and can import the objective; raises what went wrong."""
         if self._start_ended is None:
             self.start_cluster()
         assert self._start_ended is not None
@@ -276,7 +274,6 @@ class Session:
             raise self._start_error
 
     def inform(self, words: str) -> None:
-        """Say what a person may want to know and need not heed."""
         self.trackers.say(words)
 
     def _tell(self, news: str) -> None:

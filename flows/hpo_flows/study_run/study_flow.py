@@ -125,7 +125,6 @@ def run_study(
 
 
 def _note_run(folder: Path, server: str) -> ShownRun:
-    """Note the present flow run, and end those of this home whose process was killed."""
     with get_client(sync_client=True) as client:
         for run in report_killed_runs(client, folder, server):
             end_task_runs(client, run)
@@ -133,7 +132,6 @@ def _note_run(folder: Path, server: str) -> ShownRun:
 
 
 def flow_of(spec: StudySpec, body: Callable[[], Any]) -> Flow[..., Any]:
-    """The flow ``tune`` of a study. Prefect shows what the study file says as its parameters."""
 
     def tune(**_: Any) -> Any:
         return body()
@@ -206,7 +204,7 @@ def drive(
 
 
 def _show_end(tasks: list[StudyTasks], pages: PagesThread, run: UUID, earlier: set[UUID], deadline: float) -> bool:
-    """End the tasks, and have Prefect show all of a study; returns whether it does."""
+    # End the tasks, and have Prefect show all of a study; returns whether it does.
     pages.close()
     for each in tasks:
         each.close(max(0.0, deadline - time.monotonic()))
