@@ -218,7 +218,7 @@ def _check_jobs(scenario: Scenario) -> None:
     """Refuse what would be played for days; a stop rule ends a study earlier, at a time that nobody knows yet."""
     spec = simulated_spec(scenario, 0)
     jobs = expected_jobs(Study.create(spec))
-    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
+    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec():
         raise SpecError(
             f"{scenario.name}: the search plans {jobs:,} jobs, and at most {limits.SIMULATED_JOBS:,} are simulated; "
             "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=999)."

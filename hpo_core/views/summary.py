@@ -286,8 +286,8 @@ def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
 
     >>> words_of_data(DataSpec(partitions=[{"name": "a", "count": 9000}, {"name": "b", "count": 9001}], folder="/srv"))
     '2 partitions (18,001 examples) in /srv, scheduler remaining, two models for each worker at once'
-    >>> words_of_data(DataSpec(partitions="part-*.npz", validation=["v"], load="lab:read", concurrent=2))
-    'partitions part-*.npz, validation on 1 partition, loaded by lab:read, scheduler remaining, 2 models at once'
+    >>> words_of_data(DataSpec(partitions="p-*.npz", validation=["v"], load="a:read"), all_at_once=True)
+    'partitions p-*.npz, validation on 1 partition, loaded by a:read, scheduler remaining, all models at once'
     """
     where = f" in {data.folder}" if data.folder else ""
     models = "all models" if all_at_once else "two models for each worker"
@@ -296,7 +296,7 @@ def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
         "" if data.validation is None else f"validation on {_files(data.validation)}",
         f"loaded by {data.load}" if data.load else "",
         f"scheduler {data.scheduler}",
-        f"{models if data.concurrent is None else plural(data.concurrent, 'model')} at once",
+        f"{models} at once",
     ]
     return ", ".join(filter(None, found))
 

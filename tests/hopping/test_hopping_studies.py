@@ -73,7 +73,6 @@ def test_no_worker_idles_while_a_model_waits_for_what_it_holds() -> None:
         partitions=4,
         workers=[Worker()] * 4,
         holdings={f"worker-{place}": [f"part-{place}"] for place in range(4)},
-        data={"concurrent": 8},
     )
     world.units._seconds = lambda _: 4.0  # one second a unit
     world.run().judge()
@@ -137,8 +136,6 @@ def test_a_worker_that_still_reads_its_partitions_is_waited_for() -> None:
     ("method", "changes", "most"),
     [
         ("random", {}, 6),
-        ("random", {"data": {"concurrent": 1}}, 1),
-        ("random", {"data": {"concurrent": 15}}, 15),
         ("random", {"more": {"stop": {"seconds": 100.0}}}, 4),
         ("random", {"more": {"sampler": {"name": "TPESampler"}}}, 4),
         ("random", {"workers": [Worker()] * 16}, 32),
@@ -179,7 +176,7 @@ def test_models_at_once_are_as_many_as_the_disk_has_room_for(
     assert at_once.count(4, begun=16) == 32, "16, and 5 GB for three files of 60 MB each"
     assert caplog.messages == [
         "32 of 200 models train at once: each may need 3 files of 60.0 MB, and the disk of "
-        f"{tmp_path} has 10000.0 MB free; free some of it, or set data.concurrent."
+        f"{tmp_path} has 10000.0 MB free; free some of it."
     ]
     free[0] = 1_000
     assert at_once.count(4, begun=0) == 8 and at_once.count(0, begun=0) == 0 and len(caplog.messages) == 1

@@ -375,7 +375,7 @@ def _data_values(spec: StudySpec) -> set[str]:
         configurations += record.params
     if spec.warm_start is not None:
         configurations += spec.warm_start.proposals or []
-    configurations += [*spec.first_configurations, spec.constants]
+    configurations += [*spec.start_with, spec.constants]
     found += [value for params in configurations for name, value in params.items() if _is_data(name)]
     texts: set[str] = set()
     while found:

@@ -47,7 +47,7 @@ PART_OF_DISK = 0.5
 
 
 class ModelsAtOnce:
-    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
+    """Counts how many models train at once: by the search and the room on the disk.
 
     A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
 
@@ -57,9 +57,7 @@ class ModelsAtOnce:
     """
 
     def __init__(self, spec: StudySpec, folder: Path | None) -> None:
-        data = spec.partitioned
-        self._given = data.concurrent
-        self._all = create_method(spec).grantable(MOST) if self._given is None and all_at_once(spec) else 0
+        self._all = create_method(spec).grantable(MOST) if all_at_once(spec) else 0
         self._folder = folder
         self._largest = 0
         """Bytes of the largest state that was seen; 0: none was."""
@@ -77,8 +75,6 @@ class ModelsAtOnce:
         """
         if not workers:
             return 0
-        if self._given is not None:
-            return self._given
         few = FOR_EACH_WORKER * workers
         return max(few, self._room(few, begun))
 
@@ -96,7 +92,7 @@ class ModelsAtOnce:
             self._said = True
             log.warning(
                 "%d of %d models train at once: each may need %d files of %.1f MB, and the disk of %s has %.1f MB "
-                "free; free some of it, or set data.concurrent.",
+                "free; free some of it.",
                 room, self._all, STATES, self._largest / 1e6, self._folder, free / 1e6,
             )  # fmt: skip
         return room
