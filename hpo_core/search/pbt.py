@@ -63,8 +63,8 @@ class PbtSearch(SearchSettings):
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
     selection: Literal["tournament", "truncation"] = Field(
         default="tournament",
-        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best, and "
-        "draw a quarter of the parameters anew.",
+        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best "
+        "with a quarter of the parameters drawn.",
     )
     reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",

@@ -28,7 +28,7 @@ Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSample
 
 
 class ClusterOfFile(Part):
-    """The cluster of a study file of the deployment, and nothing else of it: Slurm, Kubernetes.
+    """The cluster of a study file of the deployment, and nothing else of it: Slurm.
 
     What they need (lines of a job script, images) runs code there, so it is written by who writes the study files.
     """
@@ -120,7 +120,7 @@ _WORDS = {
     "space": "Hyperparameters: a row for each in the list of its type; a study needs one at least.",
     "sampler": "Proposes configurations; those named ...Sampler are Optuna's.",
     "cluster": "Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the "
-    "cluster of a study file (Slurm, Kubernetes).",
+    "cluster of a study file (Slurm).",
 }
 _FOLDER = (
     "Folder of the partitions: below the deployment's folder of data (HPO_DATA_FOLDER), or where it has none, of study "
