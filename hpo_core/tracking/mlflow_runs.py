@@ -21,15 +21,12 @@ from hpo_core.views.rungs import entry_levels, halt_words
 from hpo_core.views.summary import (
     StudySummary,
     constraint_words,
-    front_members,
     other_best_words,
     rule_words,
     summarize,
 )
 
 _LONGEST_LIST = 250
-_LONGEST_FRONT = 20
-"""Rows of the table in the study's description."""
 
 
 def trial_name(study: str, number: int) -> str:
@@ -109,8 +106,8 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(
-            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials, below (tag `hpo.pareto` "
-            "= `front`, file `front.json`)"
+            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = "
+            "`front`, file `front.json`)"
         )
     lines += [
         f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
@@ -127,11 +124,9 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
     if state.halted is not None:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
-    if len(spec.objectives) > 1:
-        lines += front_table(fold)
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
@@ -159,22 +154,6 @@ def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
         **{f"trials/{word.replace(' ', '_')}": float(count) for word, count in states(fold).items()},
     }
     return [MetricPoint(key, value, fold.time, 0) for key, value in found.items()]
-
-
-def front_table(fold: TrackedStudy) -> list[str]:
-    """The Pareto front as a Markdown table, best first in the first objective; empty where there is none yet."""
-    members = front_members(fold.spec, fold.state)
-    if not members:
-        return []
-    names = [markdown_text(metric.name) for metric in fold.spec.objectives]
-    lines = ["", f"| trial | trained to | {' | '.join(names)} | parameters |", "| --- " * (len(names) + 3) + "|"]
-    for member in members[:_LONGEST_FRONT]:
-        values = " | ".join(f"{value:.6g}" for value in member.values.values())
-        params = markdown_code(json.dumps(member.params))
-        lines.append(f"| {member.trial} | {member.resource} | {values} | {params} |")
-    if (more := len(members) - _LONGEST_FRONT) > 0:
-        lines += ["", f"{more} more are in `front.json`."]
-    return lines
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
