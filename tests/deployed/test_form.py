@@ -166,7 +166,7 @@ def test_conditions_whole_numbers_and_grids(permissions: Permissions) -> None:
         ({"space": {"float": [{"name": "w", "low": 1}]}}, r"form: space.w.high: is required"),
         ({"space": {"float": [{"low": 1}]}}, r"form.space.float.0 = .* must be a row with a name"),
         ({"space": {"categorical": [{"name": "c", "choices": ["a", "[{b: 1}]"]}]}}, "a mapping is no value"),
-        ({"space": {"whole": [RATE]}}, "must be a list of rows, by float, int, categorical, normal"),
+        ({"space": {"whole": [RATE]}}, "must be a list of rows, by float, int, categorical"),
         ({"search": {"bayes": {}}}, r"form.search = .* must be one of \{asha"),
         ({"search": {"asha": {"max_resource": 9}}}, "it has no end. Give configs|search asha without configs"),
         ({"seed": 7, "advanced": {"seed": 3}}, "form: seed stands in advanced and beside it; give it once"),

@@ -127,7 +127,7 @@ def test_the_form_shows_what_everybody_sets_and_folds_the_rest() -> None:
     assert (fields[0], fields[-1]) == ("objective", "advanced")
     assert shown_at_once(schema) == [
         "objective", "name", "search.asha.configs", "search.asha.max_resource", "metric.name", "metric.mode",
-        *(f"space.{one}" for one in ("float", "int", "categorical", "normal")), "sampler.name", "sampler.arguments",
+        *(f"space.{one}" for one in ("float", "int", "categorical")), "sampler.name", "sampler.arguments",
         "cluster.local.workers",
     ]  # fmt: skip
     rows = {name: one["items"]["properties"] for name, one in schema["properties"]["space"]["properties"].items()}

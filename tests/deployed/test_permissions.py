@@ -287,7 +287,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         checked(permissions, str(data / "may.npz"))
 
 
-MOST = "{weight: 2, priority: 1, slots: 8}"
+MOST = "{weight: 2, priority: 1}"
 
 
 def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
