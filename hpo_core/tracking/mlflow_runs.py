@@ -16,7 +16,6 @@ from hpo_core.state import TrialRecord
 from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
 from hpo_core.tracking.trial_description import at, state_word, states, trial_description
-from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import entry_levels, halt_words
 from hpo_core.views.summary import (
     StudySummary,
@@ -112,7 +111,6 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     lines += [
         f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
-        f"- cost: {_cost_words(fold)}",
         f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
         f'- its trials: filter `params.study = "{spec.study}"`, sort by `{legal_key(f"{FINAL}{spec.metric.name}")}`',
     ]
@@ -131,16 +129,6 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
-
-
-def _cost_words(fold: TrackedStudy) -> str:
-    state = fold.state
-    counts = {
-        "trial": len(state.trials), "job": state.completed_jobs, "failed attempt": state.failed_attempts,
-        "abandoned trial": state.abandoned_trials,
-    }  # fmt: skip
-    words = [plural(count, what) for what, count in counts.items() if count or what in ("trial", "job")]
-    return f"{', '.join(words)}; {plural(state.resource_used, fold.spec.unit_word)} in {duration(fold.seconds)}"
 
 
 def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
@@ -200,7 +188,6 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
-    "hpo.violation": lambda trial: trial.record.results[-1].violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
 }
