@@ -186,9 +186,9 @@ def searched(
     late: Callable[[Job], float] = lambda job: 1.0,
 ) -> tuple[Study, list[Entry]]:
     plain = load_spec(EXAMPLES / example / "study.yaml").plain()
-    spec = StudySpec.from_plain(
-        plain | {"search": search | {"static": list(static)}, "seed": seed, "stop": {"total_resource": budget}}
-    )
+    if search["method"] == "pbt":
+        search = search | {"static": list(static)}
+    spec = StudySpec.from_plain(plain | {"search": search, "seed": seed, "stop": {"total_resource": budget}})
     with tempfile.TemporaryDirectory() as folder:
         study, entries, _ = play(
             spec,
