@@ -152,7 +152,7 @@ GONE_KINDS = {
 
 
 def words_of_gone(place: tuple[Any, ...], loc: tuple[Any, ...]) -> str | None:
-    """What to do instead of a setting that is gone; None: there was no such setting.
+    """The cure for a setting that is gone; None: there was no such setting.
 
     Args:
         loc: the place with the methods and kinds on the way.
