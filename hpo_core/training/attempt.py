@@ -94,7 +94,7 @@ def run_attempt(
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
-            handle.ranks = Ranks(request.gang, own_data=job.unit is not None)
+            handle.ranks = Ranks(request.gang)
         seed_all(request.seed)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number

@@ -164,30 +164,6 @@ class TrialHandle:
             arrays = self.ranks.shard(arrays, self.resource)
         return arrays if len(arrays) != 1 else arrays[0]
 
-    def batches(self, order: Any, batch_size: int) -> Iterator[Any]:
-        """The batches of a pass over the data, as this rank sees them: parts of ``order``, a list of indices.
-
-        Without a gang: ``batch_size`` of them at a time. In a gang: this rank's part of each batch, and a batch of all
-        ranks together has ``batch_size``. Where the ranks have a partition each (``data.partitions`` and ``gang: auto``
-        of the study), ``order`` is of the rank's own partition, and the batches take from all partitions evenly; else
-        all ranks pass the same ``order``. One loop serves all three::
-
-            for batch in trial.batches(torch.randperm(len(x)), batch_size=64):
-                loss(model(x[batch]), y[batch]).backward()
-
-        Args:
-            order: a tensor, an array, a list, or whatever else has a length and can be sliced.
-            batch_size: of the whole batch.
-
-        Raises:
-            ObjectiveError: ``batch_size`` is below 1, or what the ranks passed does not fit together.
-        """
-        if batch_size < 1:
-            raise ObjectiveError(f"trial.batches(): batch_size = {batch_size} must be at least 1.")
-        if self.ranks is not None and self.ranks.own_data:
-            return self.ranks.own_batches(order, batch_size)
-        return (self.shard(order[first : first + batch_size]) for first in range(0, len(order), batch_size))
-
     def evaluate_with(self, function: Evaluate) -> None:
         """Say how the model is evaluated on one partition of the validation data (``data.validation`` of the study).
 

@@ -138,14 +138,6 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks_and_without_a_gang(gangs:
         assert gangs.train(size, 2, "train_noisy", start=noisy.checkpoint).outcome is Outcome.COMPLETED
 
 
-def test_batches_of_an_order_that_all_ranks_have_are_those_that_shard_divides(gangs: Gangs) -> None:
-    function = "tests.gangs.hopping_lab:train_in_a_plain_gang"
-    for size in (1, 3):
-        by_hand, batches = (gangs.train(size, 2, function, params={"loop": loop}) for loop in ("by hand", "batches"))
-        assert losses(by_hand) == losses(batches)
-        assert not batches.warnings
-
-
 def test_ranks_that_exchange_nothing_are_warned(gangs: Gangs) -> None:
     report = gangs.train(2, 2, "train_unchanged")
     assert losses(report) == losses(gangs.train(1, 2, "train_unchanged"))

@@ -16,16 +16,14 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
-from hpo_core.execution.hopping.unit_history import observe_recorded
+from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import HpoError, StorageError
-from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -191,8 +189,6 @@ class HoppingExecutor:
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
         workers_due: counts the workers that the study's share gives it, whichever it holds now; None: it has all.
-        entries: of the journal so far, from which sizes of gangs are known that were measured; not read where these
-            are given, or not wanted.
     """
 
     def __init__(
@@ -203,7 +199,6 @@ class HoppingExecutor:
         *,
         running: Iterable[int] = (),
         workers_due: Callable[[], int] | None = None,
-        entries: Iterable[Entry] = (),
     ) -> None:
         data = spec.partitioned
         self.poll_seconds = inner.poll_seconds
@@ -212,24 +207,17 @@ class HoppingExecutor:
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder, spec.checkpoint_base)
         self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
-        running = list(running)
         self.keep_only(running)
         files = data.all_files
         self._names = [file.name for file in files]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
-        unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        scaling = spec.scaling
-        gangs = GangLimit(unit_times, efficiency=scaling.efficiency, most=spec.most_ranks, gains=scaling.speedups)
-        if gangs.measures:
-            observe_recorded(unit_times, entries, self._progress_of(running))
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
-            times=unit_times,
+            times=UnitTimes(self._weights, trained_on=self._trained_on),
             validation=self._names[self._trained_on :],
-            gangs=gangs,
         )
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
@@ -362,7 +350,7 @@ class HoppingExecutor:
         place = len(self._schedule.visits(unit.configuration))
         workers = max(1, len(self._held))
         job = training.unit_job(
-            unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+            unit.partition, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
         def on_report(_: Job, report: Report) -> None:
@@ -371,8 +359,7 @@ class HoppingExecutor:
                 self._advance()
 
         self.on_unit(training.job, unit.epoch)
-        first, *others = (Slot(0, 0, worker) for _, worker in unit.seats)
-        self._inner.submit(job, first._replace(others=tuple(others)), on_report)
+        self._inner.submit(job, Slot(0, 0, unit.worker), on_report)
 
     def _take(self, unit: PlannedUnit, job: Job, report: Report) -> None:
         training = self._trainings.get(unit.configuration)
@@ -393,9 +380,7 @@ class HoppingExecutor:
     def _completed(self, training: HoppedJob, unit: PlannedUnit, job: Job, report: Report) -> None:
         if report.checkpoint is not None:
             self._at_once.note_state(report.checkpoint.size)
-        self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
-        if training.gang_error and not unit.others:
-            self._train_no_gangs(training)
+        self._remove_state(training.take(job, report))
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
@@ -412,8 +397,7 @@ class HoppingExecutor:
             self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
     def _lost(self, training: HoppedJob, unit: PlannedUnit, report: Report) -> None:
-        workers = [worker for _, worker in unit.seats]
-        worker, most = report.worker if report.worker in workers else unit.worker, LOSSES
+        worker, most = unit.worker, LOSSES
         doubt = None if report.doubt is msgspec.UNSET else report.doubt.partition
         if doubt is None:
             self._lose(worker)
@@ -421,7 +405,7 @@ class HoppingExecutor:
             self._held[worker] -= self._places_of([doubt])
             self._schedule.worker_holds(worker, self._held[worker])
             most = LOSSES * len(self._held)  # they may have it from one file server
-        self._schedule.unit_failed(unit)  # of a gang: its other workers are free
+        self._schedule.unit_failed(unit)
         training.losses += 1
         log.warning("trial %d repeats epoch %d on %s: %s", unit.configuration, unit.epoch,
                     self._names[unit.partition], report.message)  # fmt: skip
@@ -433,11 +417,7 @@ class HoppingExecutor:
 
     def _failed(self, training: HoppedJob, job: Job, report: Report) -> None:
         assert job.unit is not None
-        if report.outcome is Outcome.ERROR and job.unit.others and not (training.gang_error or training.cancelled):
-            log.warning("trial %d repeats epoch %d on one worker: %s", job.trial, job.target, report.message)
-            training.gang_error = report.message
-            self._schedule.train_alone(job.trial)
-        elif report.outcome is Outcome.DIVERGED:
+        if report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
         elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
             log.warning("trial %d goes back: %s", job.trial, report.message)
@@ -445,16 +425,6 @@ class HoppingExecutor:
         else:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
-
-    def _train_no_gangs(self, training: HoppedJob) -> None:
-        """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
-        if self._schedule.gangs.most != 1:
-            self._schedule.gangs.most = 1
-            training.warn(
-                "no model of this study is trained by several workers any more: a unit failed on them, and not on one "
-                f"({training.gang_error})"
-            )
-        training.gang_error = ""
 
     def _go_back(self, training: HoppedJob, report: Report) -> None:
         """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
@@ -474,12 +444,6 @@ class HoppingExecutor:
             else:
                 self._files.remove(training.job.trial, training.next_unit)
         self._add(training)
-
-    def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, JobProgress]]:
-        if self._files is None:
-            return []
-        found = ((trial, self._files.read(trial)) for trial in trials)
-        return [(trial, progress) for trial, progress in found if progress is not None]
 
     def _remove_state(self, state: Checkpoint | None) -> None:
         if state is not None and self._files is not None:
