@@ -18,7 +18,7 @@ from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
+from hpo_core.training.inherited_state import InheritedState, describe
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
@@ -90,7 +90,6 @@ class TrialHandle:
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
-        self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
         self._curve = ReportedCurve()
         self._metrics: Metrics = {}
@@ -208,8 +207,6 @@ class TrialHandle:
             if self._state is not None and self._inherited is None and name not in self._state["tracked"]:
                 raise self._mismatch(f"has no {name!r}")
             self._tracked[name] = item
-            if not is_restored_late(item):
-                self._initial_states[name] = initial_state(item)
             if self._inherited is not None:
                 self._inherited.restore_early(name, item)
             else:
@@ -228,9 +225,6 @@ class TrialHandle:
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
                 "search.max_resource, in Python method=hpo.Random(max_resource=27)."
             )
-        self._initial_states |= {
-            name: initial_state(item) for name, item in self._tracked.items() if is_restored_late(item)
-        }
         if self._inherited is not None and self._state is not None:
             self.unrestored = self._inherited.restore(self._tracked)
             if self.unrestored:
@@ -248,7 +242,6 @@ class TrialHandle:
             for name, item in self._tracked.items():
                 # once more: a schedule built after track(optimizer=...) has reset the learning rate
                 self._load(name, item)
-            self._initial_states = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
         if self.ranks is not None:
             self.ranks.begin()
@@ -436,7 +429,7 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, request.job.params),
+            "description": describe(self._tracked, request.job.params),
         }
         if ranks is not None:
             tree[RANKS] = ranks
