@@ -152,15 +152,16 @@ class TrialHandle:
     def shard(self, *arrays: Any) -> Any:
         """This rank's part of a batch; without a gang the batch itself.
 
-        Tensors, arrays, lists and whatever else has a length and can be sliced; all ranks pass the same::
+        Tensors, arrays, lists and whatever else has a length and can be sliced. All ranks must pass the same: draw the
+        order of the data from a generator of its own, which is tracked, not from one that dropout draws from, too::
 
             x, y = trial.shard(x, y)
 
         Raises:
-            ObjectiveError: they differ in length, or between ranks (looked at once a step).
+            ObjectiveError: they differ in length.
         """
         if self.ranks is not None:
-            arrays = self.ranks.shard(arrays, self.resource)
+            arrays = self.ranks.shard(arrays)
         return arrays if len(arrays) != 1 else arrays[0]
 
     def evaluate_with(self, function: Evaluate) -> None:
@@ -416,7 +417,6 @@ class TrialHandle:
             self.warn(*self._watch.warnings())
         ranks: list[Any] | None = None
         if self.ranks is not None:
-            self.warn(*self.ranks.warnings())
             average_metrics(self.ranks, self._curve.kept(), self.target)
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)

@@ -10,7 +10,6 @@ what one process would take up.
 from __future__ import annotations
 
 import math
-import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,9 +24,6 @@ from hpo_core.training.inherited_state import is_optimizer
 from hpo_core.training.request import RankPlace
 from hpo_core.training.saved_state import capture_all, is_module, is_torch, restore_all, state_of
 
-_CHECKED_BYTES = 1 << 22
-"""Larger batches are not compared between ranks."""
-
 
 class Ranks:
     """A rank's link to the others: gradients, parts of batches, small messages.
@@ -41,24 +37,11 @@ class Ranks:
         self.size = place.size
         self._weight = 1 / place.size
         """Weight of this rank's gradients in their sum: its part of the latest batch."""
-        self._checked: int | None = None
-        """Step of the latest comparison of batches."""
         self._parts: dict[int, float] = {}
         self._alike = False
         """Whether all ranks began the loop with the same random state."""
         self._uneven = False
         """Whether parts of different sizes were drawn for since the random states were last made alike."""
-        self._collectives = _collectives()
-        """Collective calls before those of the training function; None: this torch does not count them."""
-
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings of how the training function used the gang."""
-        if self._collectives is None or _collectives() != self._collectives:
-            return ()
-        return (
-            f"the {self.size} ranks of the gang exchanged nothing: each trained on all of the data, as fast as one "
-            "alone. Pass the model to trial.data_parallel() and each batch to trial.shard(), or set training.gang to 1",
-        )
 
     def begin(self) -> None:
         own = tree_digest(capture_all()).encode()
@@ -99,11 +82,11 @@ class Ranks:
         wrapped.register_comm_hook(None, weighted_sum)
         return wrapped
 
-    def shard(self, arrays: tuple[Any, ...], step: int) -> tuple[Any, ...]:
+    def shard(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """This rank's part of each array: equal parts in the order of ranks, or with one example more or less.
 
         Raises:
-            ObjectiveError: they have different lengths, or the ranks were given different ones.
+            ObjectiveError: they have different lengths.
         """
         counts = {len(array) for array in arrays}
         if len(counts) != 1:
@@ -112,9 +95,6 @@ class Ranks:
                 "batch."
             )
         count = counts.pop()
-        if self._checked != step:
-            self._checked = step
-            self._compare(arrays, count)
         first, last = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         self._weight = (last - first) / count if count else 1 / self.size
         self._uneven = self._uneven or count % self.size != 0
@@ -143,45 +123,7 @@ class Ranks:
         padded[: len(data)] = own
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(parts, padded)
-        if self._collectives is not None:
-            self._collectives += 2  # these are ours
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
-
-    def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
-        # Refuse batches that differ between ranks: each would train on a part of another order, unnoticed.
-        own = b"%d/%d" % (count, _checksum(arrays))
-        told = self.gather(own)
-        other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
-        if other is not None:
-            raise ObjectiveError(
-                f"trial.shard(): rank {other} of {self.size} has another batch than rank 0. All ranks must draw the "
-                "same order: draw it from a generator of its own (torch.Generator().manual_seed(trial.seed)) that is "
-                "tracked, not from one that dropout or augmentation draw from, too."
-            )
-
-
-def _collectives() -> int | None:
-    from torch.distributed import distributed_c10d
-
-    try:
-        group: Any = distributed_c10d._get_default_group()
-        return int(group._get_sequence_number_for_group())
-    except (RuntimeError, AttributeError, ValueError):
-        return None
-
-
-def _checksum(arrays: tuple[Any, ...]) -> int:
-    found = 0
-    for array in arrays:
-        if isinstance(array, range | list | tuple):
-            if len(array) <= _CHECKED_BYTES // 16 and all(isinstance(item, int) for item in array):
-                found = zlib.crc32(repr(array).encode(), found)
-        elif getattr(array, "nbytes", _CHECKED_BYTES + 1) <= _CHECKED_BYTES:
-            device = getattr(array, "device", "cpu")
-            if getattr(device, "type", device) == "cpu":
-                values = array.detach().contiguous().numpy() if hasattr(array, "detach") else array
-                found = zlib.crc32(memoryview(values.tobytes()), found)
-    return found
 
 
 RANKS = "ranks"

@@ -321,13 +321,13 @@ class RunningChild:
                 storage_took_too_long(limit, resource, self.request.job.target),
             )
         else:
-            # of a gang: what tells a rank that hangs from one that waits for it
+            # of a gang: a rank that waits for one that hangs sleeps
             state = "" if self.request.gang is None else process_state(self.pid)
             self.stop(
                 Outcome.HUNG,
                 f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
-                f"{f', and its process {state}' if state else ''}. The stack at that moment is in its log. Raise the "
-                "limit if steps take that long.",
+                f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
+                "Raise the limit if steps take that long.",
             )
 
     def measure(self) -> Usage | None:

@@ -26,21 +26,19 @@ _MAX_SECONDS = 10.0
 """Seconds that a killed process is waited for; one that exists longer waits for a disk."""
 _LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Whether this kernel tells the children of a process; psutil reads all processes of the machine for that."""
-STOPPED = "was stopped by a signal"
-AT_DISK = "waited for a disk"
-COMPUTED = "was computing"
-WAITED = "waited"
-HANGING = (STOPPED, AT_DISK, COMPUTED, WAITED)
-"""States of a process, from what surely hangs to what may well wait for somebody else."""
-_STATES = {b"T": STOPPED, b"t": STOPPED, b"D": AT_DISK, b"R": COMPUTED}
 
 
 def process_state(pid: int) -> str:
+    """State of a process as psutil names it; empty where it is gone."""
     try:
-        about = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
         return ""
-    return _STATES.get(about.rpartition(b") ")[2][:1], WAITED)  # a process may have any name
+
+
+def is_stopped(pid: int) -> bool:
+    """True if a signal stopped the process."""
+    return process_state(pid) in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def become_subreaper() -> None:

@@ -51,9 +51,9 @@ from hpo_core.training.child.messages import (
     send,
 )
 from hpo_core.training.child.processes import (
-    STOPPED,
     become_subreaper,
     children,
+    is_stopped,
     kill_children,
     process_state,
     reap,
@@ -135,7 +135,7 @@ class Zygote:
                 key.data()
             if self._child is not None:
                 self._child.check_limits()
-                if self._child.was_given_to_nobody and process_state(self._child.pid) == STOPPED:
+                if self._child.was_given_to_nobody and is_stopped(self._child.pid):
                     self._child.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
@@ -214,7 +214,7 @@ class Zygote:
 
     @staticmethod
     def _can_serve(process: ChildProcess, request: JobRequest) -> bool:
-        return process.serves(request) and process_state(process.pid) not in ("", STOPPED)
+        return process.serves(request) and process_state(process.pid) != "" and not is_stopped(process.pid)
 
     def _resumed(self, request: JobRequest) -> RunningChild | None:
         # The attempt in the process that waits; None: there is none, or it has just gone.
@@ -270,7 +270,7 @@ class Zygote:
         process.let_end()
         deadline = time.monotonic() + _END_SECONDS
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() >= deadline or process_state(process.pid) == STOPPED:
+            if time.monotonic() >= deadline or is_stopped(process.pid):
                 break
             time.sleep(0.001)
         process.kill()
