@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import time
 from collections.abc import Container
@@ -134,11 +133,6 @@ def resident(pid: int | str, *, swap: bool = True) -> int:
     return _sum(*_bytes(f"{pid}/status", "RssAnon", "RssShmem", *(["VmSwap"] if swap else [])))
 
 
-def anonymous(pid: int | str) -> int:
-    """Anonymous memory of a process in bytes, that on swap space included; pages shared since a fork count whole."""
-    return _sum(*_bytes(f"{pid}/status", "RssAnon", "VmSwap"))
-
-
 def data_size() -> int:
     return _sum(*_bytes("self/status", "VmData"))
 
@@ -152,26 +146,17 @@ class Pages(NamedTuple):
     """The same, with a page that n processes share counted as 1/n."""
 
 
-def pages(pid: int | str) -> Pages | None:
-    """Memory of a process; None where the kernel does not tell what is shared.
+def pages(pid: int | str) -> Pages:
+    """Memory of a process.
 
     The kernel looks at each page: about 1 ms for 100 MB.
+
+    Raises:
+        OSError: it is gone.
     """
     names = ("Anonymous", "Pss_Anon", "Swap", "Pss_Shmem", "SwapPss")
     whole, part, swapped, *others = _bytes(f"{pid}/smaps_rollup", *names)
-    return None if whole is None or part is None else Pages(_sum(whole, swapped), _sum(part, *others))
-
-
-class Growth(NamedTuple):
-    """Memory of this process that it did not inherit, in bytes."""
-
-    now: int
-    peak: int
-    """Largest so far. Files that were mapped at that time, and are not now, are in it: the kernel keeps one number."""
-
-
-def page_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Pages(_sum(whole, swapped), _sum(part, *others))
 
 
 def reset_peak() -> None:
@@ -180,18 +165,14 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def own_growth(before: int, *, faults: int | None = None) -> Growth:
-    """Memory of this process, now and at most, beyond its inherited memory.
+def own_growth(before: int) -> tuple[int, int]:
+    """Memory of this process that it did not inherit, now and at most, in bytes.
+
+    Files that were mapped at the time of the peak, and are not now, are in it: the kernel keeps one number.
 
     Args:
         before: what :func:`resident` said at its start.
-        faults: count inherited pages that it wrote to in the peak, as well: at most one for each of these page faults.
-            After a while that is far too many, for memory that is freed and taken again faults each time; None: do not.
     """
     largest, files, *held = _bytes("self/status", "VmHWM", "RssFile", "RssAnon", "RssShmem", "VmSwap")
     now = max(0, _sum(*held) - before)
-    peak = max(now, _sum(largest) - _sum(files) - before)
-    if faults is not None:
-        touched = faults * resource.getpagesize()
-        peak = max(peak, min(touched, peak + before))
-    return Growth(now, peak)
+    return now, max(now, _sum(largest) - _sum(files) - before)
