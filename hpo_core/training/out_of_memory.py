@@ -44,61 +44,45 @@ def aborted_for_memory(status: int, printed: str) -> bool:
 
 
 class OomKills(NamedTuple):
-    """Number of out-of-memory kills that the kernel has counted; None where it does not tell."""
+    """Out-of-memory kills that the kernel has counted."""
 
-    group: int | None = None
-    """Kills in the control group of this process."""
-    machine: int | None = None
+    where: str
+    count: int
 
-    def since(self, before: OomKills) -> OomKills:
-        return OomKills(*(None if a is None or b is None else a - b for a, b in zip(self, before, strict=True)))
-
-
-def oom_kills() -> OomKills:
-    return OomKills(_count_in_group(), _count(Path("/proc/vmstat")))
+    def since(self, before: OomKills | None) -> OomKills | None:
+        """Those that came after; None where the two cannot be compared."""
+        same = before is not None and before.where == self.where
+        return OomKills(self.where, self.count - before.count) if before is not None and same else None
 
 
-def _count_in_group() -> int | None:
-    with contextlib.suppress(OSError, ValueError):
+def oom_kills() -> OomKills | None:
+    """Kills in the control group of this process (version 2), else on this machine; None: the kernel does not tell."""
+    places = {"of this machine": Path("/proc/vmstat")}
+    with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            number, controllers, path = line.split(":", 2)
-            below = path.strip("/")
-            if number == "0":
-                files = [_CGROUPS / below / "memory.events"]
-            elif "memory" in controllers.split(","):  # a container sees its own group as the topmost
-                files = [_CGROUPS / "memory" / place / "memory.oom_control" for place in (below, "")]
-            else:
-                continue
-            for file in files:
-                if (count := _count(file)) is not None:
-                    return count
+            if line.startswith("0::"):
+                places = {"of its control group": _CGROUPS / line[3:].strip("/") / "memory.events", **places}
+    for where, file in places.items():
+        with contextlib.suppress(OSError, ValueError):
+            return OomKills(where, int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0]))
     return None
 
 
-def _count(file: Path) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        return int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0])
-    return None
-
-
-def outcome_of_sigkill(kills: OomKills) -> tuple[Outcome, str]:
+def outcome_of_sigkill(kills: OomKills | None) -> tuple[Outcome, str]:
     """Outcome and message for a process that SIGKILL ended: whoever may signal it can send one.
 
     Args:
         kills: the kernel's out-of-memory kills while the process ran.
     """
-    in_group, on_machine = kills
-    where = "of this machine" if in_group is None else "of its control group"
-    count = on_machine if in_group is None else in_group
-    if count:
+    if kills is not None and kills.count:
         return Outcome.OUT_OF_MEMORY, (
-            f"The training process was killed by the kernel, for memory ran out: the kernel ended {count} "
-            f"process{'es' if count != 1 else ''} {where} for that while it ran. {MEMORY_CURE}"
+            f"The training process was killed by the kernel, for memory ran out: the kernel ended {kills.count} "
+            f"process{'es' if kills.count != 1 else ''} {kills.where} for that while it ran. {MEMORY_CURE}"
         )
-    if count is None:
+    if kills is None:
         evidence = "Whether memory ran out cannot be said: the kernel's counts of such kills cannot be read here."
     else:
-        evidence = f"The kernel ended no process {where} for lack of memory while it ran."
+        evidence = f"The kernel ended no process {kills.where} for lack of memory while it ran."
     return Outcome.CRASHED, (
         f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
         "time, or the training itself sent the signal."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import math
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -81,10 +83,10 @@ class TrainerPool:
         for over in request.over:  # their cancels may come later than this job
             self._let_go(attempt[0], *over)
         with self._lock:
-            alike = [one for one in reversed(self._idle) if one.key == key and one.may_serve(request)]
+            alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
             importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
-            if alike:
-                trainer = min(alike, key=lambda one: one.distance(request))
+            nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
+            if trainer is not None and nearest < math.inf:
                 self._idle.remove(trainer)
             elif importing:
                 trainer = importing[0]

@@ -87,7 +87,11 @@ def train_in_turn(
     """
     ends = time.monotonic() + OPEN_SECONDS
     report = train_job(request, worker=worker, gpu=gpu)
-    if not _may_go_on(report, ends):
+
+    def may_go_on() -> bool:
+        return time.monotonic() < ends and decode_report(report).outcome in RESULTS
+
+    if not may_go_on():
         return report
     task = _open[key] = _OpenTask(ends)
     try:
@@ -95,17 +99,13 @@ def train_in_turn(
         while (item := task.next()) is not None:
             request, answer = item
             report = train_job(request, worker=worker, gpu=gpu)
-            if not _may_go_on(report, ends):
+            if not may_go_on():
                 task.close()
             answer(report)
     finally:
         task.close()
         del _open[key]
     return report
-
-
-def _may_go_on(report: bytes, ends: float) -> bool:
-    return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
 def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import signal
 import time
 
@@ -32,14 +31,14 @@ class ChildProcess:
 
     Args:
         request: of its first attempt; later ones are like it.
-        stays: whether it may stay for a further attempt.
-        asks: whether it may wait within the training for the trial's next job.
     """
 
-    def __init__(self, request: JobRequest, *, stays: bool, asks: bool = False) -> None:
+    def __init__(self, request: JobRequest) -> None:
         self.pid = 0
-        self.stays = stays
-        self.asks = asks
+        self.stays = request.process == "kept"
+        """Whether it may stay for a further attempt."""
+        self.asks = request.asks
+        """Whether it may wait within the training for the trial's next job."""
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)
@@ -100,18 +99,6 @@ class ChildProcess:
         with contextlib.suppress(BlockingIOError):
             while os.read(self.output, 1 << 16):
                 pass
-
-
-def may_stay(request: JobRequest) -> bool:
-    return request.process == "kept" and not _time_is_limited()
-
-
-def may_ask(request: JobRequest) -> bool:
-    return request.asks and not _time_is_limited()
-
-
-def _time_is_limited() -> bool:
-    return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
 
 
 def continues(job: Job, request: JobRequest) -> bool:

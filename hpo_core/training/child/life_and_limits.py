@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import StorageError
 from hpo_core.model.stopwatch import Stopwatch
@@ -166,7 +167,8 @@ class RunningChild:
         """What the child says after its report, where its process may stay for the next attempt."""
         self.ending = self._ended = False
         """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
-        self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
+        place = log_path(request.job.trial, request.job.attempt, request.rank)
+        self.log = AttemptLog(Path(request.folder) / place, request.log_limit)
         self._progress = progress
         self._inbox = MessageInbox()
         self._started = time.time()
@@ -208,18 +210,11 @@ class RunningChild:
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
 
-    def kill(self) -> None:
-        """Send SIGKILL to the child and its process group."""
-        self.process.kill()
-
     def end(self) -> None:
         """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
         self.ending = self._ended = True
         self.read_output(_READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
-
-    def close(self) -> None:
-        self.log.close()
 
     def lower(self, memory: int) -> None:
         """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
@@ -300,7 +295,7 @@ class RunningChild:
         """Stop the child at its first exceeded limit; kill it once its grace period is over."""
         if self.ending:
             if self._ending.elapsed() >= self._grace:
-                self.kill()
+                self.process.kill()
                 self._end_within(1.0)
             return
         resource, when, storing = self._progress.read(self.request.job.target)
@@ -378,7 +373,8 @@ class RunningChild:
                 return report
             return msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
         if reason is None:
-            killed = oom_kills().since(self._oom_kills)
+            kills = oom_kills()
+            killed = None if kills is None else kills.since(self._oom_kills)
             reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
             if reason[0] is Outcome.OUT_OF_MEMORY:
                 reason = reason[0], reason[1] + refused(self.request.portion)
@@ -392,7 +388,7 @@ def storage_took_too_long(limit: float, done: int, target: int) -> str:
     )
 
 
-def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills, printed: str = "") -> tuple[Outcome, str]:
+def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills | None, printed: str = "") -> tuple[Outcome, str]:
     """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
 
     Args:

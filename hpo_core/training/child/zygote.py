@@ -31,7 +31,7 @@ from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
-from hpo_core.training.child.child_process import ChildProcess, may_ask, may_stay
+from hpo_core.training.child.child_process import ChildProcess
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
@@ -136,7 +136,7 @@ class Zygote:
             if self._child is not None:
                 self._child.check_limits()
                 if self._child.was_given_to_nobody and is_stopped(self._child.pid):
-                    self._child.kill()
+                    self._child.process.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
@@ -195,7 +195,10 @@ class Zygote:
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
         loaded = is_loaded(request)
-        if self._waiting is not None and not (loaded and self._can_serve(self._waiting, request)):
+        waiting = self._waiting
+        if waiting is not None and not (
+            loaded and waiting.serves(request) and process_state(waiting.pid) and not is_stopped(waiting.pid)
+        ):
             self._end_waiting()
         if not loaded:  # before the child's limits begin: it does not count as a step of training
             self._send(Loading())
@@ -212,10 +215,6 @@ class Zygote:
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(child.pid))
 
-    @staticmethod
-    def _can_serve(process: ChildProcess, request: JobRequest) -> bool:
-        return process.serves(request) and process_state(process.pid) != "" and not is_stopped(process.pid)
-
     def _resumed(self, request: JobRequest) -> RunningChild | None:
         # The attempt in the process that waits; None: there is none, or it has just gone.
         process = self._waiting
@@ -225,13 +224,13 @@ class Zygote:
         if process.order(request):
             self._waiting = process.asks_for = None
             return child
-        child.close()
+        child.log.close()
         self._end_waiting()
         return None
 
     def _forked(self, request: JobRequest) -> RunningChild:
         assert self._function is not None
-        process = ChildProcess(request, stays=may_stay(request), asks=may_ask(request))
+        process = ChildProcess(request)
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -259,7 +258,7 @@ class Zygote:
         else:
             kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
         report = child.report_of_settled(settled)
-        child.close()
+        child.log.close()
         child.process.wait_from_now()
         self._send(Finished(report, stays=child.pid, asks=settled.asks))
 
@@ -297,7 +296,7 @@ class Zygote:
         if ended is None:
             reap({child.pid, *self._objective_processes})  # orphans that became our children and ended
             return
-        child.kill()
+        child.process.kill()
         spent = os.wait4(child.pid, 0)[2]
         kill_children(self._objective_processes)
         child.end()
@@ -307,13 +306,13 @@ class Zygote:
         self._child = None
         if child.was_given_to_nobody:
             child.log.forget()
-            child.close()
+            child.log.close()
             child.process.close()
             self._start(child.request)
             return
         cpu = spent.ru_utime + spent.ru_stime - child.process.cpu
         done = Finished(child.final_report(ended.si_code, ended.si_status, cpu))
-        child.close()
+        child.log.close()
         child.process.close()
         self._send(done)
 
@@ -330,7 +329,7 @@ class Zygote:
 
     def _exit(self) -> NoReturn:
         if self._child is not None:
-            self._child.kill()
+            self._child.process.kill()
             os.waitpid(self._child.pid, 0)
         self._end_waiting()
         kill_children()
