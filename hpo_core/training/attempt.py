@@ -26,10 +26,10 @@ from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.model.trial import Checkpoint, LogLine, Metrics, Outcome, Point, Report
+from hpo_core.training.child.processes import is_out_of_memory, refused
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
-from hpo_core.training.out_of_memory import is_out_of_memory, refused
+from hpo_core.training.optuna_trial import objective_callable, train_optuna_objective
 from hpo_core.training.partition_data import is_away
 from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
 from hpo_core.training.ranks import Ranks

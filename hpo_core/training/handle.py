@@ -23,8 +23,15 @@ from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
-from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
-from hpo_core.training.untracked_state import LoopWatch, untrackable
+from hpo_core.training.saved_state import (
+    LoopWatch,
+    can_track,
+    capture_all,
+    put_state,
+    restore_all,
+    state_of,
+    untrackable,
+)
 from hpo_core.training.user_code import exit_if_forked_copy
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.life_and_limits import outcome_of_exit
+from hpo_core.training.child.processes import OomKills, oom_kills
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.out_of_memory import OomKills, oom_kills
 from hpo_core.training.request import JobRequest
 
 LIMIT = 300 * 2**20

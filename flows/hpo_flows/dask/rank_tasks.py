@@ -36,9 +36,8 @@ from hpo_core.training.process_group import LOST_PEER, gang_report
 from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, offer_next, train, train_next
+from hpo_flows.dask.on_worker import OPEN_SECONDS, SharedFolder, cancel_attempts, offer_next, train, train_next
 from hpo_flows.dask.scheduler_client import SchedulerClient
-from hpo_flows.dask.shared_folder import SharedFolder
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""

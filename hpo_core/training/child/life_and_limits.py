@@ -32,17 +32,17 @@ from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.child_process import ChildProcess
 from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox, Settled
 from hpo_core.training.child.meter import AttemptMeter
-from hpo_core.training.child.processes import process_state
-from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.out_of_memory import (
+from hpo_core.training.child.processes import (
     MEMORY_CURE,
     OomKills,
     aborted_for_memory,
     exceeded,
     oom_kills,
     outcome_of_sigkill,
+    process_state,
     refused,
 )
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 
 LOG_TAIL_BYTES = 4096

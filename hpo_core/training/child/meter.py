@@ -21,9 +21,8 @@ import msgspec
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.gpus import GpuProcesses
-from hpo_core.training.child.processes import cpu_seconds, descendants, pages
+from hpo_core.training.child.processes import cpu_seconds, descendants, exceeded, pages
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress
-from hpo_core.training.out_of_memory import exceeded
 
 MOST_SECONDS = 1.0
 """Longest time between two looks."""

@@ -317,7 +317,7 @@ class Trainer:
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
         """
-        self._lowered = self._measured = None
+        self._measured = None
         started, attempt, measured = time.time(), request.job.key, None
         report, outcome, reason = None, Outcome.PREEMPTED, "The trainer was closed while the attempt ran."
         try:
@@ -348,7 +348,7 @@ class Trainer:
             # a fault of this worker, not of the trial: another one may be able to import the objective
             outcome, reason = Outcome.LOST, f"{type(error).__name__}: {error}"
         finally:
-            self._measured = None
+            self._measured = self._lowered = None
             self._cancelled = None  # the next study may well have an attempt of the same number
         if report is None:
             first, _, rest = reason.partition("\n")
