@@ -44,7 +44,7 @@ def rerun_spec(
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
     ranks: dict[tuple[int, int], int] = {}
-    visits: dict[int, dict[int, list[int | list[int]]]] = {}
+    visits: dict[int, dict[int, list[int]]] = {}
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):

@@ -7,7 +7,6 @@ e" becomes a unit for each partition and epoch; the model's state travels betwee
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,66 +37,6 @@ FOR_EACH_WORKER = 2
 MOST = 1_000
 """More cost more than they save: with 1,000 models on eight workers 16 at once end 0.7 % later than all, and a decision
 among all takes a millisecond."""
-STATES = 3
-"""Files of one model at once: at the end of its last epoch, of its last unit, and the one being written."""
-PART_OF_DISK = 0.5
-"""Part of the free disk space that states may take: the rest is for checkpoints and logs."""
-
-
-class ModelsAtOnce:
-    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
-
-    A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
-
-    Args:
-        spec: of the study.
-        folder: of the study; None: there are no files (a simulation).
-    """
-
-    def __init__(self, spec: StudySpec, folder: Path | None) -> None:
-        data = spec.partitioned
-        self._given = data.concurrent
-        self._all = create_method(spec).grantable(MOST) if self._given is None and all_at_once(spec) else 0
-        self._folder = folder
-        self._largest = 0
-        """Bytes of the largest state that was seen; 0: none was."""
-        self._said = False
-
-    def note_state(self, size: int) -> None:
-        """A model's state was written."""
-        self._largest = max(self._largest, size)
-
-    def count(self, workers: int, *, begun: int) -> int:
-        """Number of configurations that may train at once; 0 without a worker.
-
-        Args:
-            begun: those under way that have written a state.
-        """
-        if not workers:
-            return 0
-        if self._given is not None:
-            return self._given
-        few = FOR_EACH_WORKER * workers
-        return max(few, self._room(few, begun))
-
-    def _room(self, few: int, begun: int) -> int:
-        if self._all <= few or self._folder is None:
-            return self._all
-        if not self._largest:  # nobody knows yet how large a state is
-            return few
-        free = shutil.disk_usage(self._folder).free
-        room = begun + int(PART_OF_DISK * free / (STATES * self._largest))
-        if room >= self._all:
-            return self._all
-        room = max(few, 1 << room.bit_length() >> 1)  # a power of two: what is free changes all the time
-        if not self._said:
-            self._said = True
-            log.warning(
-                "%d of %d models train at once: each may need %d files of %.1f MB, and the disk of %s has %.1f MB "
-                "free; free some of it, or set data.concurrent.",
-                room, self._all, STATES, self._largest / 1e6, self._folder, free / 1e6,
-            )  # fmt: skip
-        return room
 
 
 MISSING_SECONDS = 60.0
@@ -206,7 +145,11 @@ class HoppingExecutor:
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder, spec.checkpoint_base)
-        self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
+        all_of_them = create_method(spec).grantable(MOST) if all_at_once(spec) else 0
+        self._at_once: Callable[[int], int] = lambda workers: (
+            data.concurrent or max(FOR_EACH_WORKER * workers, all_of_them)
+        )
+        """How many models train at once on so many workers. One that waits is a file in the study's folder."""
         self.keep_only(running)
         files = data.all_files
         self._names = [file.name for file in files]
@@ -247,8 +190,7 @@ class HoppingExecutor:
             halted = [name for name in self._schedule.halted() if name not in there]
             self._missing.check(halted, inventory, self.now())
             workers = inventory.workers if self._workers_due is None else self._workers_due()
-            begun = sum(each.state is not None for each in self._trainings.values())
-            return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
+            return Inventory.of(self._at_once(workers) if workers else 0, "model hopper")
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Begin the units of a job as workers become free."""
@@ -378,8 +320,6 @@ class HoppingExecutor:
             self._failed(training, job, report)
 
     def _completed(self, training: HoppedJob, unit: PlannedUnit, job: Job, report: Report) -> None:
-        if report.checkpoint is not None:
-            self._at_once.note_state(report.checkpoint.size)
         self._remove_state(training.take(job, report))
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
