@@ -175,6 +175,8 @@ class RunningChild:
         self._spent = _stopwatch(request.timeout)
         self._spent.reset(request.elapsed)
         self._still = _stopwatch(request.stall_timeout, request.storage_timeout)
+        self._limits = {False: request.stall_timeout, True: request.storage_timeout}
+        """Seconds that a step may take, and one that stores a checkpoint."""
         self._last_step = 0.0, False
         """When the child wrote its progress last, and whether it stores a checkpoint."""
         self._oom_kills = oom_kills()
@@ -186,10 +188,6 @@ class RunningChild:
             self._start = process.asks_for.target
         progress.begin(self._start)
         self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def was_given_to_nobody(self) -> bool:
@@ -205,7 +203,7 @@ class RunningChild:
         self.ending = True
         self._end_within(self.request.grace if grace is None else grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.process.pid, signal.SIGTERM)
 
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
@@ -280,16 +278,13 @@ class RunningChild:
         now, request = time.monotonic(), self.request
         if self.ending:
             return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
-        limit = self._step_limit()
+        limit = self._limits[self._last_step[1]]
         left = [] if limit is None else [limit - self._still.elapsed()]
         if request.timeout is not None:
             left.append(request.timeout - self._spent.elapsed())
         # the child may switch from one limit to the other at any moment, without a message
         looks = _look_seconds(request.timeout, request.stall_timeout, request.storage_timeout)
         return min(self._meter.next_at, now + min([looks, *left]))
-
-    def _step_limit(self) -> float | None:
-        return self.request.storage_timeout if self._last_step[1] else self.request.stall_timeout
 
     def check_limits(self) -> None:
         """Stop the child at its first exceeded limit; kill it once its grace period is over."""
@@ -303,7 +298,7 @@ class RunningChild:
             self._last_step = when, storing
             self._still = _stopwatch(self.request.stall_timeout, self.request.storage_timeout)
             self._still.reset(min(time.monotonic() - when, self._still.max_gap))
-        timeout, limit = self.request.timeout, self._step_limit()
+        timeout, limit = self.request.timeout, self._limits[storing]
         where = f"it had done {resource} of {self.request.job.target} steps"
         if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
@@ -317,7 +312,7 @@ class RunningChild:
             )
         else:
             # of a gang: a rank that waits for one that hangs sleeps
-            state = "" if self.request.gang is None else process_state(self.pid)
+            state = "" if self.request.gang is None else process_state(self.process.pid)
             self.stop(
                 Outcome.HUNG,
                 f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
@@ -349,7 +344,20 @@ class RunningChild:
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
-        report = self._judged_report(code, status)
+        printed, done, reason = self.log.tail(), self._done, self._stop_reason
+        if done is not None and (reason is None or done.report.outcome in RESULTS):
+            report = done.report
+            self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
+            if report.detail and not done.traceback:
+                report = msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
+        else:
+            if reason is None:
+                kills = oom_kills()
+                killed = None if kills is None else kills.since(self._oom_kills)
+                reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
+                if reason[0] is Outcome.OUT_OF_MEMORY:
+                    reason = reason[0], reason[1] + refused(self.request.portion)
+            report = self.request.report(*reason, detail=printed, started=self._started)
         has_result = self._done is not None and self._done.report.outcome in RESULTS
         units = self.request.job.target - self._start if has_result else self._units()
         usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
@@ -362,23 +370,6 @@ class RunningChild:
         self.ending = self._ended = True
         self.process.cpu += settled.cpu
         return self.final_report(os.CLD_EXITED, 0, settled.cpu)
-
-    def _judged_report(self, code: int, status: int) -> Report:
-        printed = self.log.tail()
-        done, reason = self._done, self._stop_reason
-        if done is not None and (reason is None or done.report.outcome in RESULTS):
-            report = done.report
-            self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
-            if done.traceback or not report.detail:
-                return report
-            return msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
-        if reason is None:
-            kills = oom_kills()
-            killed = None if kills is None else kills.since(self._oom_kills)
-            reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
-            if reason[0] is Outcome.OUT_OF_MEMORY:
-                reason = reason[0], reason[1] + refused(self.request.portion)
-        return self.request.report(*reason, detail=printed, started=self._started)
 
 
 def storage_took_too_long(limit: float, done: int, target: int) -> str:

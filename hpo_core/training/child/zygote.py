@@ -135,7 +135,7 @@ class Zygote:
                 key.data()
             if self._child is not None:
                 self._child.check_limits()
-                if self._child.was_given_to_nobody and is_stopped(self._child.pid):
+                if self._child.was_given_to_nobody and is_stopped(self._child.process.pid):
                     self._child.process.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
@@ -194,7 +194,8 @@ class Zygote:
 
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
-        loaded = is_loaded(request)
+        unit = request.job.unit
+        loaded = unit is None or not request.load or is_loaded(request, unit.partition)
         waiting = self._waiting
         if waiting is not None and not (
             loaded and waiting.serves(request) and process_state(waiting.pid) and not is_stopped(waiting.pid)
@@ -203,7 +204,7 @@ class Zygote:
         if not loaded:  # before the child's limits begin: it does not count as a step of training
             self._send(Loading())
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
-                partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
+                partition_data(request, "" if unit is None else unit.partition)
             gc.freeze()  # as for what the objective's module holds
         try:
             child = self._resumed(request) or self._forked(request)
@@ -213,7 +214,7 @@ class Zygote:
         self._child, process = child, child.process
         for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
-        self._send(Started(child.pid))
+        self._send(Started(child.process.pid))
 
     def _resumed(self, request: JobRequest) -> RunningChild | None:
         # The attempt in the process that waits; None: there is none, or it has just gone.
@@ -256,11 +257,11 @@ class Zygote:
         if settled.asks:  # in the middle of its training
             child.process.asks_for = child.request.job
         else:
-            kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
+            kill_children({child.process.pid, *self._objective_processes})  # orphans of the attempt
         report = child.report_of_settled(settled)
         child.log.close()
         child.process.wait_from_now()
-        self._send(Finished(report, stays=child.pid, asks=settled.asks))
+        self._send(Finished(report, stays=child.process.pid, asks=settled.asks))
 
     def _end_waiting(self) -> None:
         process, self._waiting = self._waiting, None
@@ -292,12 +293,12 @@ class Zygote:
             self._reap_waiting()
             return
         # it stays unreaped until its group is gone: until then no other process can get its number
-        ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ended = os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
-            reap({child.pid, *self._objective_processes})  # orphans that became our children and ended
+            reap({child.process.pid, *self._objective_processes})  # orphans that became our children and ended
             return
         child.process.kill()
-        spent = os.wait4(child.pid, 0)[2]
+        spent = os.wait4(child.process.pid, 0)[2]
         kill_children(self._objective_processes)
         child.end()
         for descriptor in (child.process.result, child.process.output):
@@ -330,7 +331,7 @@ class Zygote:
     def _exit(self) -> NoReturn:
         if self._child is not None:
             self._child.process.kill()
-            os.waitpid(self._child.pid, 0)
+            os.waitpid(self._child.process.pid, 0)
         self._end_waiting()
         kill_children()
         os._exit(0)
