@@ -212,7 +212,7 @@ class OomKills(NamedTuple):
     number: int
 
     def since(self, before: OomKills | None) -> OomKills | None:
-        """Those that came after; None where the two cannot be compared."""
+        """Kills that came after; None where the two cannot be compared."""
         same = before is not None and before.where == self.where
         return OomKills(self.where, self.number - before.number) if before is not None and same else None
 
