@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import signal
 import time
 from collections.abc import Container
@@ -169,17 +170,24 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def own_growth(before: int) -> tuple[int, int]:
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def own_growth(before: int, faults: int) -> tuple[int, int]:
     """Memory of this process that it did not inherit, now and at most, in bytes.
 
     Files that were mapped at the time of the peak, and are not now, are in it: the kernel keeps one number.
 
     Args:
         before: what :func:`resident` said at its start.
+        faults: page faults of a short attempt: it wrote to at most one inherited page for each. Memory that is freed
+            and taken again faults each time, so these are far too many after a while; 0 then.
     """
     largest, files, *held = _bytes("self/status", "VmHWM", "RssFile", "RssAnon", "RssShmem", "VmSwap")
     now = max(0, _sum(*held) - before)
-    return now, max(now, _sum(largest) - _sum(files) - before)
+    peak = max(now, _sum(largest) - _sum(files) - before)
+    return now, max(peak, min(faults * resource.getpagesize(), peak + before))
 
 
 _RAISED = (

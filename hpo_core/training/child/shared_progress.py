@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_type_hints
 
-from hpo_core.training.child.processes import own_growth, reset_peak, resident
+from hpo_core.training.child.processes import own_growth, page_faults, reset_peak, resident
 
 FIRST_SECONDS = 0.1
 """Seconds after its start at which an attempt is first looked at. Shorter ones are measured by themselves alone."""
@@ -75,7 +75,8 @@ class SharedProgress:
         self._at: Any = _Page.from_buffer(self._page)
         self._start_resource, self._start_time = 0, 0.0
         self._resident: int | None = None
-        self._cpu = 0.0
+        self._started = self._cpu = 0.0
+        self._faults = 0
         self._asked_torch = -_TORCH_SECONDS
 
     def begin(self, resource: int) -> None:
@@ -139,7 +140,8 @@ class SharedProgress:
             self._resident = resident("self")
         else:
             reset_peak()
-        self._cpu = time.process_time()
+        self._cpu, self._faults = time.process_time(), page_faults()
+        self._started = time.monotonic()
 
     def begin_units(self) -> None:
         self._at.began = time.monotonic()
@@ -166,7 +168,10 @@ class SharedProgress:
     def finish(self) -> None:
         """Note the final figures; the last call before the child reports."""
         with contextlib.suppress(Exception):  # whatever user code did to torch, or to /proc
-            self._at.memory, self._at.peak = own_growth(self._resident or 0)
+            short = time.monotonic() - self._started < FIRST_SECONDS
+            self._at.memory, self._at.peak = own_growth(
+                self._resident or 0, page_faults() - self._faults if short else 0
+            )
             self._note_torch()
 
     def _mark(self, now: float) -> None:
