@@ -198,20 +198,23 @@ class WorkerPlaces(Places):
 
     Args:
         study: says how many models could train.
+        concurrent: most models at once; None: as many as there are workers.
     """
 
     kind = HOPPED_WORKERS
     job_slots = 1
 
-    def __init__(self, study: Claimant) -> None:
+    def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
         self.study = study
+        self._concurrent = concurrent
         self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
         """Says which workers have work for the study now."""
         self._holdings: dict[str, frozenset[str]] = {}
         """By worker that is there: names of the partitions that lie there; not those without any."""
 
     def demand(self, most: int) -> int:
-        return min(most, self.study.demand(len(self._holdings)))
+        models = self.study.demand(len(self._holdings))
+        return min(most, models, len(self._holdings) if self._concurrent is None else self._concurrent)
 
     def spare(self, most: int) -> int:
         return 0
@@ -470,7 +473,7 @@ def join_workers(
     executor: Executor, study: Study, *, pools: Pools, terms: Terms
 ) -> tuple[PooledExecutor, WorkerPlaces]:
     """The executor of units, on the workers that the study holds in its pool from now on; and these workers."""
-    places = WorkerPlaces(study)
+    places = WorkerPlaces(study, study.spec.partitioned.concurrent)
     return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places), places
 
 

@@ -102,6 +102,13 @@ class DataSpec(Part):
         description="Which model visits which partition next. remaining: the model with most work left on other "
         "workers; randomized: any that can (Cerebro, Algorithm 1).",
     )
+    concurrent: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Configurations that train at once; null: all of them (at most 1,000, and as many as the disk has "
+        "room for) for random search, a grid, SHA, Hyperband and PBT, else twice as many as workers.",
+    )
 
     @property
     def is_resolved(self) -> bool:

@@ -120,10 +120,6 @@ GONE = (
         ("packing", "demand", "unit_seconds"), (), "measures it", "it is measured", until=_SINCE_THEN
     ),
     GoneSetting(
-        ("data", "concurrent"), (), "follows from the search and the free disk", "it follows from the search and the "
-        "free disk", until=_SINCE_THEN,
-    ),
-    GoneSetting(
         ("share", "slots"), (), "has as many as the largest cluster", "the pool has as many slots as the largest of "
         "its studies' clusters", until=_SINCE_THEN,
     ),
@@ -175,6 +171,12 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(recorded)
     for gone in GONE:
         found = _without(found, gone, gone.place)
+    training = found.get("training")
+    if found.get("data") is not None and isinstance(training, Mapping) and training.get("gang", 1) != 1:
+        raise SpecError(
+            f"journal: training.gang = {training['gang']!r}, and data: this version trains each model that hops on one "
+            f"worker; read this study with the last one that did otherwise, the development version of {_WITH_ALL}."
+        )
     return found
 
 

@@ -263,18 +263,6 @@ def _by_architecture(title: str, amounts: Mapping[str, object]) -> str:
     return f"{title} {', '.join(each)}" if each else ""
 
 
-def gang_words(study: Study) -> str:
-    """The size of its gangs, or what one may grow to and why; empty where each job takes a slot."""
-    of_jobs, scaling, most = study.parts.sizes.words(), study.spec.scaling, study.spec.most_ranks
-    if of_jobs or most == 1:
-        return of_jobs
-    known = "given" if scaling.speedups else "measured"
-    return (
-        "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once (at "
-        f"least {scaling.efficiency:.0%} of linear{f', at most {most}' if most else ''}; speed-ups {known})"
-    )
-
-
 def data_words(spec: StudySpec) -> str:
     """Number of partitions and examples, and where they are; empty where models do not hop."""
     data = spec.data
@@ -286,8 +274,8 @@ def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
 
     >>> words_of_data(DataSpec(partitions=[{"name": "a", "count": 9000}, {"name": "b", "count": 9001}], folder="/srv"))
     '2 partitions (18,001 examples) in /srv, scheduler remaining, two models for each worker at once'
-    >>> words_of_data(DataSpec(partitions="p-*.npz", validation=["v"], load="a:read"), all_at_once=True)
-    'partitions p-*.npz, validation on 1 partition, loaded by a:read, scheduler remaining, all models at once'
+    >>> words_of_data(DataSpec(partitions="part-*.npz", validation=["v"], load="lab:read", concurrent=2))
+    'partitions part-*.npz, validation on 1 partition, loaded by lab:read, scheduler remaining, 2 models at once'
     """
     where = f" in {data.folder}" if data.folder else ""
     models = "all models" if all_at_once else "two models for each worker"
@@ -296,7 +284,7 @@ def words_of_data(data: DataSpec, *, all_at_once: bool = False) -> str:
         "" if data.validation is None else f"validation on {_files(data.validation)}",
         f"loaded by {data.load}" if data.load else "",
         f"scheduler {data.scheduler}",
-        f"{models} at once",
+        f"{models if data.concurrent is None else plural(data.concurrent, 'model')} at once",
     ]
     return ", ".join(filter(None, found))
 
@@ -314,7 +302,7 @@ def placement_lines(study: Study) -> list[str]:
     spec = study.spec
     titled = {
         "packing": packing_words(spec.packing),
-        "gangs": gang_words(study),
+        "gangs": study.parts.sizes.words(),
         "share": share_words(spec.share, spec.slot_word),
         "data:": data_words(spec),
     }

@@ -115,7 +115,7 @@ def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path,
         search={"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 2, "reduction_factor": 2},
         data={
             "partitions": "part-*.npz", "validation": "val-*.npz", "folder": str(tmp_path / "data"),
-            "load": "tests.hopping.hopping_objectives:load",
+            "load": "tests.hopping.hopping_objectives:load", "concurrent": 1,
         },
     )  # fmt: skip
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)

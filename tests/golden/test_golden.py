@@ -80,6 +80,12 @@ def test_a_study_whose_models_hopped_by_the_exact_policy_is_refused_in_one_sente
         Study.from_entries([decode_entry(line) for line in lines])
 
 
+def test_a_study_whose_units_were_gangs_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"hopped-gangs-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match="training.gang = 'auto', and data: this version trains each model"):
+        Study.from_entries([decode_entry(line) for line in lines])
+
+
 OF_ONE_VALUE = [gone for gone in GONE if gone.instead and len(gone.place) <= 2 and gone.read]
 
 
@@ -113,7 +119,6 @@ def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refu
         {"cluster": {"kind": "slurm", "interface": "ib0"}},
         {"packing": {"look_ahead": 3, "demand": {"unit_seconds": 2.0}}},
         {"space": {"x": {"type": "float", "low": 0.0, "high": 1.0, "default": 0.5, "static": True}}},
-        {"data": {"partitions": ["a"], "concurrent": 2}, "objective": "m:f"},
         {"share": {"pool": "p", "slots": 3}},
     ],
     ids=str,

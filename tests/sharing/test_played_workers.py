@@ -170,7 +170,7 @@ def test_who_waits_for_one_worker_gets_it_within_the_bound(pools: Pools, studies
     unit = 6.0 / 2
     players = [
         Hopper(f"s{number}", pools, {"worker-0": [0, 1], "worker-1": []},
-               search={"method": "random", "configs": 8, "max_resource": 1})
+               search={"method": "random", "configs": 8, "max_resource": 1}, data={"concurrent": 1})
         for number in range(studies)
     ]  # fmt: skip
     cluster = PlayedCluster(one_slot_each(["worker-0", "worker-1"]), *players)
@@ -279,7 +279,7 @@ def test_random_studies_all_end(pools: Pools, seed: int) -> None:
         players.append(
             Hopper(f"h{number}", pools, holdings, search=draw.choice([ladder, flat]), begins=draw.choice([0, 7, 31]),
                    epoch=lambda job, epoch=epoch: epoch, threads=threads, weight=draw.choice([1.0, 1.0, 3.0]),
-                   preempt_after=draw.choice([None, 5.0]))
+                   preempt_after=draw.choice([None, 5.0]), data=draw.choice([{}, {"concurrent": 1}]))
         )  # fmt: skip
     for number in range(draw.randint(0, 2)):
         seconds = draw.choice([1.0, 5.0, 40.0])

@@ -95,7 +95,7 @@ def test_nothing_is_trained_and_validated_on() -> None:
     ("others", "says"),
     [
         ({"packing": {}}, "a worker trains one unit at a time.*drop packing.*several workers"),
-        ({"training": {"gang": 2}}, "fewer than half as many models as workers.*gang to auto, or drop data"),
+        ({"training": {"gang": 2}}, "one worker at a time; set training.gang to 1, or drop data"),
         ({"style": "optuna"}, r"train\(trial\)"),
         ({"objective": None}, "give objective"),
     ],
@@ -110,10 +110,10 @@ def test_settings_come_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(FILE)
     assert load_spec(path).data is None
-    changes = ['data.partitions=["p-2", "p-1"]', "data.folder=shards", "data.scheduler=randomized"]
+    changes = ['data.partitions=["p-2", "p-1"]', "data.folder=shards", "data.scheduler=randomized", "data.concurrent=3"]
     data = data_of(load_spec(path, changes))
     assert [file.name for file in data.files] == ["p-1", "p-2"]
-    assert data.folder == str(tmp_path / "shards") and data.scheduler == "randomized"
+    assert data.folder == str(tmp_path / "shards") and data.scheduler == "randomized" and data.concurrent == 3
     assert data_of(load_spec(path, ["data.partitions=p-*.npz"])).partitions == "p-*.npz"
     assert data_of(load_spec(path, ["data.partitions=p-*.npz"])).folder == str(tmp_path), "the study file's folder"
     assert data_of(load_spec(path, ["data.partitions=p", "data.folder=/srv/p"])).folder == "/srv/p"
