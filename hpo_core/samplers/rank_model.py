@@ -12,14 +12,11 @@ from scipy.spatial.distance import cdist
 from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
-Points = tuple[Array, Array, Array]
+Points = tuple[Array, ...]
 """Features, rung and trial of each; where all have one rung and trial, these stand there once."""
 
 _PRIOR = (1.0, 10.0, 0.3, 10.0, 0.3)
 """Medians of what follows the lengths in the settings; a median length is 0.6, and longer with many parameters."""
-_LENGTH_SPREAD, _SPREAD = 0.8, 1.0
-"""Standard deviations of the logarithms."""
-_STEPS = 20
 
 
 def scores_of(results: Array) -> Array:
@@ -29,14 +26,15 @@ def scores_of(results: Array) -> Array:
 
 
 def _terms(a: Points, b: Points, owner: NDArray[np.intp], settings: Array) -> tuple[Array, ...]:
-    """Distances in rungs; terms of the rung, the configuration (Matern 5/2) and the trial; slope of the second one."""
+    """Covariances; distances in rungs; terms of the configuration (Matern 5/2) and of the trial; slope of the first."""
     signal, reach, own, own_reach, _ = settings[-5:]
     apart = np.abs(a[1][:, None] - b[1])
     r = math.sqrt(5.0) * cdist(a[0] / settings[owner], b[0] / settings[owner])
     decay = signal * np.exp(-r - apart / reach)
     slope = (1.0 + r) * decay
     same = (a[2][:, None] == b[2]) * (own * np.exp(-apart / own_reach))
-    return apart, np.exp(-apart / 2.0), slope + r * r / 3.0 * decay, same, slope
+    smooth = slope + r * r / 3.0 * decay
+    return np.exp(-apart / 2.0) + smooth + same, apart, smooth, same, slope
 
 
 def _inverse_root(covariances: Array, noise: float) -> Array:
@@ -57,13 +55,13 @@ def fit(known: Points, scores: Array, owner: NDArray[np.intp]) -> Array:
     count = int(owner[-1]) + 1
     # in more dimensions points are farther apart
     mean = np.log([0.6 * math.sqrt(max(1.0, count / 4))] * count + list(_PRIOR))
-    spread = np.array([_LENGTH_SPREAD] * count + [_SPREAD] * len(_PRIOR))
+    spread = np.array([0.8] * count + [1.0] * len(_PRIOR))  # of the logarithms
     of_parameter = (owner[:, None] == np.arange(count)).astype(np.float64)
 
     def loss(theta: Array) -> tuple[float, Array]:
         settings = np.exp(theta)
-        apart, level, smooth, own, slope = _terms(known, known, owner, settings)
-        root = _inverse_root(level + smooth + own, settings[-1])
+        covariances, apart, smooth, own, slope = _terms(known, known, owner, settings)
+        root = _inverse_root(covariances, settings[-1])
         weights = root.T @ (root @ scores)
         pull = root.T @ root - np.outer(weights, weights)
         x, slope, smooth, own = known[0] / settings[owner], 5.0 / 3.0 * pull * slope, pull * smooth, pull * own
@@ -75,7 +73,8 @@ def fit(known: Points, scores: Array, owner: NDArray[np.intp]) -> Array:
         return float(value), np.append(of_lengths, 0.5 * others) + away / spread
 
     bounds = np.stack([mean - 4 * spread, mean + 4 * spread], axis=1)  # outside, covariances may be singular
-    return np.exp(minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS}).x)
+    found: Array = minimize(loss, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 20}).x
+    return np.exp(found)
 
 
 class Posterior:
@@ -88,13 +87,13 @@ class Posterior:
     def __init__(self, known: Points, scores: Array, awaited: Points, owner: NDArray[np.intp], settings: Array) -> None:
         self._points = tuple(map(np.concatenate, zip(known, awaited, strict=True)))
         self._owner, self._settings, self._scores = owner, settings, scores
-        self._root = _inverse_root(sum(_terms(self._points, self._points, owner, settings)[1:4]), settings[-1])
+        self._root = _inverse_root(_terms(self._points, self._points, owner, settings)[0], settings[-1])
         self._known_root = self._root[: len(scores), : len(scores)]
         self._rooted = self._known_root @ scores
 
     def at(self, points: Points) -> tuple[Array, Array]:
         """Means and standard deviations of new trials, without what is a trial's own."""
-        reduced = self._root @ sum(_terms(self._points, points, self._owner, self._settings)[1:4])
+        reduced = self._root @ _terms(self._points, points, self._owner, self._settings)[0]
         variance = 1.0 + self._settings[-5] - (reduced * reduced).sum(0)
         return self._rooted @ reduced[: len(self._rooted)], np.sqrt(np.maximum(variance, 1e-10))
 
@@ -102,7 +101,7 @@ class Posterior:
         """Expected improvement on the score ``best``."""
         means, deviations = self.at(points)
         by = (best - means) / deviations
-        return deviations * (by * ndtr(by) + np.exp(-by * by / 2.0) / math.sqrt(2.0 * math.pi))
+        return np.asarray(deviations * (by * ndtr(by) + np.exp(-by * by / 2.0) / math.sqrt(2.0 * math.pi)))
 
     def trust(self, rows: NDArray[np.intp]) -> float:
         """Share of the variance explained among those known points that are liked best, each left out in turn."""
