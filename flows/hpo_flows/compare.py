@@ -19,9 +19,9 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import FormPart
 from hpo_flows.deployed.permissions import home_here
+from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.artifacts import artifact_key
 from hpo_flows.steps import step
-from hpo_flows.study_run.study_flow import is_in_flow_run
 
 
 def _run_name() -> str:

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -300,23 +300,6 @@ def epoch_lines(
     yield from (epoch.line for epoch in epochs[:most])
     if len(epochs) > most:
         yield f"and {plural(len(epochs) - most, 'epoch')} more"
-
-
-def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> str:
-    """Hops of a job, in words.
-
-    >>> at = dict(started=0.0, ended=1.0, size=9)
-    >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
-    '2 epochs, 3 units on 2 workers, 1 hop to another'
-    """
-    if not visits:
-        return ""
-    epochs = len({visit.epoch for visit in visits})
-    workers = len({visit.worker for visit in visits})
-    units = list(units_of(visits, together))
-    changed = sum(one[0].worker != other[0].worker for one, other in pairwise(units))
-    where = f"{plural(epochs, 'epoch')}, {plural(len(units), 'unit')} on {plural(workers, 'worker')}"
-    return f"{where}, {plural(changed, 'hop')} to another" if workers > 1 else where
 
 
 def worker_name(worker: str) -> str:

@@ -10,11 +10,11 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
-from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec import StudySpec
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec, TrainingSpec
 from hpo_flows.deployed.flows import resume
-from hpo_flows.deployed.form import StudyForm, study_of, with_changes
+from hpo_flows.deployed.form import StudyForm, study_of
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.deployed.filled_forms import ASHA, RATE, made
 
@@ -141,11 +141,6 @@ def test_a_form_becomes_the_study_it_says(permissions: Permissions) -> None:
     assert spec.pythonpath == [str(permissions.import_folders[0])]
 
 
-def test_a_study_file_keeps_what_is_not_changed(permissions: Permissions) -> None:
-    spec = with_changes(permissions.load("deep/a.yaml"), "other", permissions)
-    assert (spec.study, spec.seed, spec.search.method, spec.cluster.kind) == ("other", 0, "random", "local")
-
-
 def test_conditions_whole_numbers_and_grids(permissions: Permissions) -> None:
     space = {
         "int": [{"name": "width", "low": 8, "high": 32, "advanced": {"step": 8}}],
@@ -254,24 +249,3 @@ STUDY: dict[str, Any] = {
 def test_each_kind_of_parameter_and_yaml_in_a_field_is_as_in_a_study_file() -> None:
     found = study_of(StudyForm.read(ROWS), "named", Permissions(MODELS))
     assert found.plain() == StudySpec.from_plain(STUDY | {"pythonpath": []}).plain()
-
-
-def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where a study that is not read from a file is imported from
-    file = tmp_path / "slurm.yaml"
-    file.write_text(
-        "{study: s, objective: 'models.net:fit', metric: {name: loss}, space: {x: {type: float, low: 0, high: 1}}, "
-        "search: {method: random, configs: 3}, seed: 9, cluster: {kind: slurm, workers: 3}}"
-    )
-    plain = made(Permissions(MODELS), name="rows")
-    allowed = Permissions(MODELS, tmp_path, (tmp_path,), ("slurm",))
-    chosen = with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "slurm.yaml"})
-    assert chosen.cluster == load_spec(file).cluster and chosen.seed == 4
-    with pytest.raises(NotAllowedError, match="slurm"):
-        with_changes(
-            plain, "rows", Permissions(MODELS, tmp_path, (tmp_path,)), cluster={"kind": "file", "file": file.name}
-        )
-    with pytest.raises(NotAllowedError, match="does not lie in"):
-        with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "../slurm.yaml"})

@@ -93,9 +93,6 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
         order = [visit["partition"].removesuffix(".npz") for visit in first]
         places = [line.index(f"{partition} on ") for partition in order]
         assert places == sorted(places) and "; validation val-0 on " in line
-    else:
-        lines = logs(hpo, runs["rung 0 of bracket 0, to 1"]["id"], 4)
-        assert sum("1 epoch, 4 units on " in line for line in lines) == 4
     hpo("project", name)  # on a busy machine the end of the study does not wait for all of it
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
     tracked = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -129,7 +129,6 @@ class StudyArtifacts:
     Args:
         flow_run: the flow run they belong to.
         began: when its controller began, in seconds since the epoch.
-        pool: tells how the study stands in its pool; empty: it is in none.
     """
 
     def __init__(
@@ -138,9 +137,7 @@ class StudyArtifacts:
         flow_run: UUID,
         *,
         began: float,
-        pool: Callable[[], str],
     ) -> None:
-        self._pool = pool
         self._study = study
         self._flow_run = flow_run
         self._pace = Pace(study, before=max(0.0, time.time() - began))
@@ -181,8 +178,6 @@ class StudyArtifacts:
         study = self._study
         words, why = self._words(), _halted(study)
         described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
-        if not study.finished and (pool := self._pool()):
-            words += f"\n\n{markdown_text(pool)}"
         page = study_markdown(study, words, links or {})
         shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
         share: Any = self._share()

@@ -20,8 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger
 from prefect.client.schemas.objects import State
 from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
 from prefect.states import Cancelled, Completed, Crashed, Failed
@@ -37,9 +36,10 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
+from hpo_core.views.hop_views import PartitionNames, epoch_lines
 from hpo_core.views.rungs import is_unlimited
 from hpo_flows.prefect_pages.read_back import Begun
+from hpo_flows.prefect_pages.tune_flow import epoch, generation, job, rung
 
 JOB_GRAIN_LIMIT = 300
 """Most expected task runs of jobs; Prefect's timeline of more is a grey line."""
@@ -50,37 +50,10 @@ CLOSE_SECONDS = 20.0
 LIMIT_SECONDS = 60.0
 """Longest wait of a job whose concurrency limits cannot be asked for: then it begins without them."""
 _ASK_SECONDS = 2.0
-EACH = 100
-"""Lines of a log that tell of one job each: of the first results, and of different failures."""
 _LOG_LINES = 40
 """Lines of a failed job's output that its task's log repeats."""
 
 log = logging.getLogger("hpo.prefect")
-TaskBody = Callable[[], Awaitable[State[Any]]]
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def rung(name: str, body: TaskBody) -> State[Any]:
-    """Hold the jobs of one rung of a bracket, from the first to the last."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def generation(name: str, body: TaskBody) -> State[Any]:
-    """Hold the jobs of one generation of a population, from the first to the last."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def job(name: str, body: TaskBody) -> State[Any]:
-    """Train one trial to its target: its work is a Dask task, and this awaits the report."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def epoch(name: str, body: TaskBody) -> State[Any]:
-    """Hold an epoch of the models of a rung that hop over partitions, from the first that begins it to the last."""
-    return await body()
 
 
 def group_name(of: Job) -> str:
@@ -377,7 +350,7 @@ class StudyTasks:
             return Completed(message=f"{completed} jobs completed, {others} attempts did not")
 
         held = generation if is_generation else rung
-        await held(name, body, return_state=True)  # type: ignore[misc]
+        await held(name, body, return_state=True)
 
     def _enter_epoch(self, of: Job, number: int) -> None:
         group = self._groups.get(group_name(of))
@@ -397,7 +370,7 @@ class StudyTasks:
             return Completed(message=f"{held.models} model{'s' * (held.models != 1)}")
 
         with (await group.context).model_copy():
-            await epoch(f"epoch {number}", body, return_state=True)  # type: ignore[misc]
+            await epoch(f"epoch {number}", body, return_state=True)
 
     def _end_epochs(self, group: _Group) -> None:
         first = min(group.at.values(), default=None)
@@ -425,7 +398,7 @@ class StudyTasks:
         with (await group.context).model_copy():
             name = job_name(of, "" if slot.portion is None else slot.portion.device)
             if not self._tags:
-                await job(name, body, return_state=True)  # type: ignore[misc]
+                await job(name, body, return_state=True)
                 return
             limited = job.with_options(name=name, tags=self._tags)  # Prefect shows a task that waits by this name
             one_run: dict[str, Any] = {"task_run_id": uuid4(), "parameters": {"name": name, "body": body}}
@@ -457,26 +430,12 @@ class StudyTasks:
             group.at.pop(of.key, None)
             self._end_epochs(group)
             if not self._per_job and group.logger is not None:
-                self._log_end(of, report, group)
                 _repeat_log(report, group.logger)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
         if (queued := self._queued.pop(of.key, None)) is not None:
             queued.cancel()
-
-    def _log_end(self, of: Job, report: Report, group: _Group) -> None:
-        is_failed = report.outcome not in RESULTS
-        is_new = is_failed and report.message not in self._told and len(self._told) < EACH
-        if is_new:
-            self._told.add(report.message)
-        completed, others = group.counts
-        if completed + others <= EACH or is_new:
-            hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
-            words = f"{job_name(of)}: {state_of(report, self._metric).message}{hops}"
-            group.logger.log(logging.ERROR if is_failed else logging.INFO, "%s", words)
-        elif (completed + others) % EACH == 0:
-            group.logger.info("%d jobs completed, %d attempts did not", completed, others)
 
     def _end_idle(self, full: set[str]) -> None:
         for name in full & self._groups.keys():
