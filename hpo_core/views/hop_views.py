@@ -292,16 +292,6 @@ def epochs_of(
     return found
 
 
-def epoch_lines(
-    visits: Sequence[Visit], names: PartitionNames, most: int, together: TogetherField = msgspec.UNSET
-) -> Iterator[str]:
-    """A line for each of the first epochs, and one that counts the others."""
-    epochs = epochs_of(visits, names, together)
-    yield from (epoch.line for epoch in epochs[:most])
-    if len(epochs) > most:
-        yield f"and {plural(len(epochs) - most, 'epoch')} more"
-
-
 def worker_name(worker: str) -> str:
     """Address of a worker without its protocol; of one in its study's process, the numbers of both.
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -59,13 +58,12 @@ def deploy(file: Path | None = None) -> Registered:
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
-    described = _described(file)
     _make_pool()
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    return _registered([one["name"] for one in described["deployments"]])
+    return _registered([one["name"] for one in yaml.safe_load(file.read_text())["deployments"]])
 
 
 def _registered(names: list[str]) -> Registered:
@@ -91,21 +89,6 @@ def _registered(names: list[str]) -> Registered:
             (f"{flows[one.flow_id]}/{one.name}", (one.description or "").strip().partition("\n")[0]) for one in found
         ),
     )
-
-
-def _described(file: Path) -> dict[str, Any]:
-    """Read a ``prefect.yaml``.
-
-    Raises:
-        DeployError: it lists no deployments.
-    """
-    try:
-        found = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DeployError(f"{file} cannot be read ({' '.join(str(error).split())}); see {DEPLOYMENTS}.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("deployments"), list):
-        raise DeployError(f"{file} has no list `deployments`; write it as in {DEPLOYMENTS}.")
-    return found
 
 
 def start_worker() -> int:

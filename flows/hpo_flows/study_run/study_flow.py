@@ -31,7 +31,6 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
-from hpo_core.views.hop_views import PartitionNames
 from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
 from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
@@ -191,7 +190,6 @@ def drive(
             per_job=not is_per_rung(study.spec, study.state.extra_configs),
             tags=study.spec.prefect.tags,
             full=partial(full_groups, study),
-            partitions=PartitionNames.of(study.spec),
         )
         tasks.append(made)
         session.executor.show_in(str(run), f"{action}-{study.name}")
