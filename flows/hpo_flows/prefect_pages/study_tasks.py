@@ -321,7 +321,7 @@ class StudyTasks:
             return Completed(message=f"{completed} jobs completed, {others} attempts did not")
 
         held = generation if is_generation else rung
-        await held(name, body, return_state=True)
+        await held(name, body, return_state=True)  # type: ignore[misc]
 
     def _enter_epoch(self, of: Job, number: int) -> None:
         group = self._groups.get(group_name(of))
@@ -341,7 +341,7 @@ class StudyTasks:
             return Completed(message=f"{held.models} model{'s' * (held.models != 1)}")
 
         with (await group.context).model_copy():
-            await epoch(f"epoch {number}", body, return_state=True)
+            await epoch(f"epoch {number}", body, return_state=True)  # type: ignore[misc]
 
     def _end_epochs(self, group: _Group) -> None:
         first = min(group.at.values(), default=None)
@@ -367,7 +367,7 @@ class StudyTasks:
         with (await group.context).model_copy():
             name = job_name(of, "" if slot.portion is None else slot.portion.device)
             if not self._tags:
-                await job(name, body, return_state=True)
+                await job(name, body, return_state=True)  # type: ignore[misc]
                 return
             limited = job.with_options(name=name, tags=self._tags)  # Prefect shows a task that waits by this name
             one_run: dict[str, Any] = {"task_run_id": uuid4(), "parameters": {"name": name, "body": body}}

@@ -16,7 +16,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 
 TaskBody = Callable[[], Awaitable[State[Any]]]
-_task: Any = task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 
 
 def tune_flow(study: str, parameters: Mapping[str, Any], body: Callable[[], State[Any]]) -> Callable[..., Any]:
@@ -38,25 +37,25 @@ def tune_flow(study: str, parameters: Mapping[str, Any], body: Callable[[], Stat
     return partial(made, **parameters)
 
 
-@_task
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 async def rung(name: str, body: TaskBody) -> State[Any]:
     """Hold the jobs of one rung of a bracket, from the first to the last."""
     return await body()
 
 
-@_task
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 async def generation(name: str, body: TaskBody) -> State[Any]:
     """Hold the jobs of one generation of a population, from the first to the last."""
     return await body()
 
 
-@_task
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 async def job(name: str, body: TaskBody) -> State[Any]:
     """Train one trial to its target: its work is a Dask task, and this awaits the report."""
     return await body()
 
 
-@_task
+@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
 async def epoch(name: str, body: TaskBody) -> State[Any]:
     """Hold an epoch of the models of a rung that hop over partitions, from the first that begins it to the last."""
     return await body()
