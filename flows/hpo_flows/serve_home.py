@@ -189,7 +189,9 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
 def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
     """Runs whose process was killed look as if they went on."""
     os.environ.update(client_environment(server.folder))
-    from hpo_flows.prefect_pages.read_back import SyncPrefectClient, end_killed_runs
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from hpo_flows.prefect_pages.read_back import end_killed_runs
 
     try:
         with SyncPrefectClient(server.api_url, auth_string=server.auth) as client:

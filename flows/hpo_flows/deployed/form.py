@@ -121,7 +121,7 @@ class _Settings(StudySpec):
     """A study file on the form: without the folders that code is imported from, which are the worker's."""
 
     name: StudyName | None = Field(default=None, description='Name of the study. Empty: "study" with date and time.')
-    cluster: FormCluster = LocalClusterSpec()  # type: ignore[assignment]
+    cluster: FormCluster = LocalClusterSpec()
 
 
 @cache

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
-from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -122,7 +123,16 @@ def start_worker() -> int:
         return 0
     finally:
         worker.kill()
-        psutil.wait_procs(flows, timeout=GRACE_SECONDS + 1)  # they kill themselves then
+        deadline = time.monotonic() + GRACE_SECONDS  # they kill themselves then
+        while any(map(_is_alive, flows)) and time.monotonic() < deadline:
+            time.sleep(CHECK_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # nobody reaps in a container whose first process this is
+    except psutil.Error:
+        return False
 
 
 def settled_environment() -> dict[str, str]:
