@@ -119,7 +119,6 @@ def _block(row: int, joined: Sequence[HopUnit], names: PartitionNames) -> _Block
     if len(joined) == 1:
         words = f"trial {longest.trial}, epoch {longest.epoch}<br>{text(names.all[longest.partition], 60)}, "
         words += duration(longest.seconds)
-        words += f"<br>rank {longest.rank} of {longest.ranks}, which train together" if longest.ranks > 1 else ""
         words += f"<br>came from {text(worker_name(longest.came_from), 40)}" if longest.changed_worker else ""
     else:
         trials = {unit.trial for unit in joined}
