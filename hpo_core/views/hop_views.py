@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -282,30 +282,6 @@ def epochs_of(visits: Sequence[Visit], names: PartitionNames) -> list[EpochVisit
             (trained if visit.partition < names.trained_on else evaluated).append(named(visit))
         found.append(EpochVisits(epoch, trained, evaluated))
     return found
-
-
-def epoch_lines(visits: Sequence[Visit], names: PartitionNames, most: int) -> Iterator[str]:
-    """A line for each of the first epochs, and one that counts the others."""
-    epochs = epochs_of(visits, names)
-    yield from (epoch.line for epoch in epochs[:most])
-    if len(epochs) > most:
-        yield f"and {plural(len(epochs) - most, 'epoch')} more"
-
-
-def hops_in_short(visits: Sequence[Visit]) -> str:
-    """Hops of a job, in words.
-
-    >>> at = dict(started=0.0, ended=1.0, size=9)
-    >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
-    '2 epochs, 3 units on 2 workers, 1 hop to another'
-    """
-    if not visits:
-        return ""
-    epochs = len({visit.epoch for visit in visits})
-    workers = len({visit.worker for visit in visits})
-    changed = sum(one.worker != other.worker for one, other in pairwise(visits))
-    where = f"{plural(epochs, 'epoch')}, {plural(len(visits), 'unit')} on {plural(workers, 'worker')}"
-    return f"{where}, {plural(changed, 'hop')} to another" if workers > 1 else where
 
 
 def worker_name(worker: str) -> str:
