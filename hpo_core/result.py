@@ -274,7 +274,7 @@ class Result:
         is no such value.
         """
         series, rows = self._series, []
-        from hpo_core.views.trial_story import trial_state
+        from hpo_core.views.states import trial_state
 
         metrics = [metric.name for metric in self.spec.objectives]
         for trial in series.trials:

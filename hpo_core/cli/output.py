@@ -41,7 +41,6 @@ from hpo_core.views.device_use import (
 )
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
 from hpo_core.views.rungs import (
     BracketView,
@@ -52,6 +51,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
+from hpo_core.views.states import grid_states, study_word
 from hpo_core.views.summary import (
     FrontMember,
     StudySummary,
@@ -486,10 +486,7 @@ def status_word(study: Study, info: StudyInfo) -> str:
     """The study's status, and whether somebody drives it."""
     from hpo_core.journal.sql import is_alive
 
-    word: str = study.status
-    if word == "open":
-        return "running" if is_alive(info) else "interrupted"
-    return word
+    return study_word(study, driven=is_alive(info))
 
 
 def print_json(value: Any) -> None:

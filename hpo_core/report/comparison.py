@@ -17,13 +17,13 @@ from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.series import Series, Track, read_series
 from hpo_core.report.style import (
+    LOG,
     MUTED,
     SERIES,
     Figure,
     Trace,
     axis,
     layout,
-    log_axis,
     pale,
     rounded,
     scale,
@@ -112,9 +112,8 @@ def incumbents(
         return None
     divisor, across = time_axis(last) if along is None else (1.0, axis(along))
     begin = min(steps[0][0] for _, tracks in groups for steps, _ in tracks if steps)
-    log = 0 < begin * LOG_FROM <= last
-    if log:  # the beginning decides, and the last steps take longest
-        across = log_axis(across["title"]["text"], begin / divisor, last / divisor, pad=0.01)
+    if log := 0 < begin * LOG_FROM <= last:  # the beginning decides, and the last steps take longest
+        across = axis(across["title"]["text"], **LOG)
     data: list[Trace] = []
     for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
         drawn = band(tracks, sign, log=log)
@@ -364,25 +363,31 @@ def final_quality(comparison: Comparison) -> Figure | None:
         return None
     names = [group.name for group in comparison.groups]
     color = dict(zip(names, series_colors(len(names)), strict=True))
-    values = [member.best for group in groups for member in group.members]
     data: list[Trace] = []
-    shapes: list[dict[str, Any]] = []
-    for row, group in enumerate(reversed(groups)):
-        points = [
-            (member.best, row, f"{whole(member.study.name)}: {number(member.best)}")
-            for member in group.members
-            if member.best is not None
-        ]
-        data.append(trace(group.name, points, color[group.name], size=11, opacity=0.75, showlegend=False))
-        spread = group.spread()
-        if spread is not None and spread.count > 1:
-            ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
-            shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})
-    labels = [whole(group.name, 30) for group in reversed(groups)]
-    upward = axis(tickvals=list(range(len(groups))), ticktext=labels, range=[-0.6, len(groups) - 0.4])
+    for group in reversed(groups):
+        known = [member for member in group.members if member.best is not None]
+        data.append(
+            {
+                "type": "box",
+                "orientation": "h",
+                "x": [rounded(member.best) for member in known if member.best is not None],
+                "y": [whole(group.name, 30)] * len(known),
+                "text": [f"{whole(member.study.name)}: {number(member.best)}" for member in known],
+                "hoverinfo": "text",
+                "boxpoints": "all",
+                "pointpos": 0,
+                "jitter": 0,
+                "fillcolor": pale(color[group.name]),
+                "line": {"color": MUTED, "width": 1},
+                "marker": {"color": color[group.name], "size": 10, "opacity": 0.75},
+                "showlegend": False,
+            }
+        )
+    values = [member.best for group in groups for member in group.members]
     across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
     caption = (
-        "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
+        "A dot is a study's best value; the box, where there are several seeds, holds the middle half of them and "
+        "their median. The best is on top."
     )
-    height = 120 + 44 * len(groups) + 14 * sum(label.count("<br>") for label in labels)
-    return Figure("final", "Final quality", caption, data, layout(height, xaxis=across, yaxis=upward, shapes=shapes))
+    shape = layout(120 + 48 * len(groups), xaxis=across, yaxis=axis(type="category"))
+    return Figure("final", "Final quality", caption, data, shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
@@ -21,11 +20,8 @@ from hpo_core.report.style import (
     Scale,
     Trace,
     axis,
-    axis_key,
     layout,
     level_color,
-    one_below_the_other,
-    panels,
     rounded,
     scale,
     text,
@@ -33,7 +29,7 @@ from hpo_core.report.style import (
     trace,
 )
 from hpo_core.state import TrialRecord, is_complete
-from hpo_core.views.formatting import duration, number, parameter_value, plural
+from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.summary import front_members, front_rows, rule_words, values_of
 
 CURVE_BUDGET = 12_000
@@ -42,8 +38,6 @@ CURVE_POINTS = 60
 """Points of one trial's curve, besides its results."""
 LEVELS = 8
 """Lines of the distribution; with more levels the lowest, the highest and some between them."""
-STEPS = 300
-"""Points of one line of the distribution."""
 ENOUGH = 5
 """Results that a line of the distribution needs."""
 FRONT_DOTS, FRONT_ROWS = 3_000, 50
@@ -183,14 +177,10 @@ def distribution(series: Series) -> Figure | None:
         name = "all results" if series.lineage is not None else f"at {series.levels[level]:,}"
         color = level_color(len(series.levels) - 1 if len(shown) == 1 else level, len(series.levels))
         ordered = sorted(by_level[level], reverse=series.maximize)
-        count, most = len(ordered), min(len(ordered), STEPS)
-        places = sorted({round(k * (count - 1) / max(most - 1, 1)) for k in range(most)})
-        points = [
-            (ordered[k], (k + 1) / count, f"{100 * (k + 1) / count:.0f}% up to {number(ordered[k])}") for k in places
-        ]
+        shares = [(k + 1) / len(ordered) for k in range(len(ordered))]
+        points = [(x, y, f"{percent(y)} up to {number(x)}") for x, y in zip(ordered, shares, strict=True)]
         shape = "vh" if series.maximize else "hv"
-        words: dict[str, Any] = {"hoverinfo": "text+name"}
-        data.append(trace(f"{name} ({count:,})", points, color, mode="lines", width=2.2, shape=shape, **words))
+        data.append(trace(f"{name} ({len(ordered):,})", points, color, mode="lines", width=2.2, shape=shape))
     better = "at least" if series.maximize else "at most"
     levels = ", one line per resource trained to" if len(shown) > 1 else ""
     caption = (
@@ -198,86 +188,56 @@ def distribution(series: Series) -> Figure | None:
         f"lies to the {'right' if series.maximize else 'left'}, the better they are.{CUT if drawn.cut else ''}"
     )
     up = axis("share of results", tickformat=".0%", range=[0, 1.03])
-    return Figure(
-        "distribution",
-        "Distribution of results",
-        caption,
-        data,
-        layout(380, xaxis=drawn.axis(text(series.metric)), yaxis=up),
-    )
+    shape = layout(380, xaxis=drawn.axis(text(series.metric)), yaxis=up)
+    return Figure("distribution", "Distribution of results", caption, data, shape)
 
 
 def front_figure(series: Series) -> Figure | None:
-    """Results in pairs of objectives, each further one against the first; the front in orange."""
+    """Results by the first two objectives; the front in orange."""
     study, levels = series.study, series.levels
     objectives, front = study.spec.objectives, study.state.front
     if len(objectives) < 2 or not front:
         return None
     results = [result for trial in series.trials for result in trial.results if result.losses and is_complete(result)]
-    scales, titles = [], []
-    for i, metric in enumerate(objectives):
+    sides, cut = [], False
+    for i, metric in enumerate(objectives[:2]):
         drawn = scale((result.losses[i] * metric.sign for result in results), maximize=metric.mode == "max")
         shown = [member.losses[i] * metric.sign for member in front]  # the whole front, however far from the others
-        scales.append(replace(drawn, low=min(drawn.low, *shown), high=max(drawn.high, *shown)))
-        titles.append(f"{text(metric.name, 30)} ({'lower' if metric.mode == 'min' else 'higher'} is better)")
-    pairs = len(objectives) - 1
-    shape = panels(pairs, min(2, pairs), height=370 if pairs <= 2 else 250, gap=90)
+        drawn = replace(drawn, low=min(drawn.low, *shown), high=max(drawn.high, *shown))
+        cut |= drawn.cut
+        sides.append(drawn.axis(f"{text(metric.name, 30)} ({'lower' if metric.mode == 'min' else 'higher'} is better)"))
     data: list[Trace] = []
-    for at in range(pairs):
-        i, key = at + 1, axis_key(at)
-        shape[f"xaxis{key}"] |= scales[i].axis(titles[i])
-        shape[f"yaxis{key}"] |= scales[0].axis(titles[0])
-        where: dict[str, Any] = {"xaxis": f"x{key}", "yaxis": f"y{key}", "showlegend": at == 0}
-        for level, resource in enumerate(levels):
-            here = [result for result in results if series.level(result.resource) == level]
-            points = [
-                (
-                    result.losses[i] * objectives[i].sign,
-                    result.losses[0] * objectives[0].sign,
-                    f"trial {result.trial} at {resource:,}",
-                )
-                for result in here[:: -(-len(here) * len(levels) // FRONT_DOTS) or 1]
-            ]
-            if points:
-                name, color = f"results at {resource:,}", level_color(level, len(levels))
-                data.append(trace(name, points, color, legendgroup=name, opacity=0.85, **where))
-        members = [
-            (list(values.values()), member, values)
-            for member in sorted(front, key=lambda member: (member.losses[i], member.losses[0]))
-            for values in [values_of(study.spec, member)]
-        ]
+    for level, resource in enumerate(levels):
+        here = [result for result in results if series.level(result.resource) == level]
         points = [
             (
-                row[i],
-                row[0],
-                f"trial {member.trial} at {member.resource:,}<br>"
-                + "<br>".join(f"{text(name, 30)} {number(item)}" for name, item in values.items()),
+                result.losses[1] * objectives[1].sign,
+                result.losses[0] * objectives[0].sign,
+                f"trial {result.trial} at {resource:,}",
             )
-            for row, member, values in members
+            for result in here[:: -(-len(here) * len(levels) // FRONT_DOTS) or 1]
         ]
-        data.append(
-            trace(
-                "Pareto front",
-                points,
-                BEST,
-                mode="lines+markers" if pairs == 1 else "markers",
-                shape="hv",
-                size=10,
-                marker={"line": {"color": "#ffffff", "width": 1}},
-                legendgroup="front",
-                **where,
-            )
-        )
-    lines = " The line parts what the front beats from what nobody reached." if pairs == 1 else ""
+        if points:
+            data.append(trace(f"results at {resource:,}", points, level_color(level, len(levels)), opacity=0.85))
+    points = []
+    for member in sorted(front, key=lambda member: (member.losses[1], member.losses[0])):
+        values = values_of(study.spec, member)
+        lines = [f"{text(name, 30)} {number(item)}" for name, item in values.items()]
+        first, second, *_ = values.values()
+        points.append((second, first, "<br>".join([f"trial {member.trial} at {member.resource:,}", *lines])))
+    two = len(objectives) == 2
+    edge = {"line": {"color": "#ffffff", "width": 1}}
+    mode = "lines+markers" if two else "markers"
+    data.append(trace("Pareto front", points, BEST, mode=mode, shape="hv", size=10, marker=edge))
     caption = (
-        f"Every dot is a result. Those in orange are the Pareto front: no other result is at least as good in every "
-        f"objective and better in one.{lines}{CUT if any(drawn.cut for drawn in scales) else ''}"
+        "Every dot is a result. Those in orange are the Pareto front: no other result is at least as good in every "
+        "objective and better in one."
+        + (" The line parts what the front beats from what nobody reached." if two else "")
+        + ("" if two else f" Drawn are the first two of {len(objectives)} objectives; the table below has all.")
+        + (CUT if cut else "")
     )
     title = f"Pareto front: {plural(len(front), 'result')}"
-    height = shape.pop("height") + 110
-    narrow = {"layout": one_below_the_other(pairs, 320)} if pairs > 1 else None
-    wide = 640 if pairs > 1 else 0
-    return Figure("front", title, caption, data, layout(height, **shape), min_width=wide, narrow=narrow)
+    return Figure("front", title, caption, data, layout(480, xaxis=sides[1], yaxis=sides[0]))
 
 
 def front_table(series: Series) -> Section | None:

@@ -53,10 +53,7 @@ def html_page(
         trials: what the table of trials shows (:mod:`hpo_core.report.trials_table`).
         live: whether the file is written anew, so that the page loads itself again now and then.
     """
-    drawn = {
-        figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom, "narrow": figure.narrow}
-        for figure in figures
-    }
+    drawn = {figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom} for figure in figures}
     data = {"figures": drawn, "trials": trials, "live": RELOAD_SECONDS if live else 0}
     embedded = f'<script type="application/json" id="data">{_json(data)}</script>'
     head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'

@@ -16,12 +16,12 @@ from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
     INK,
+    LOG,
     MUTED,
     Figure,
     Trace,
     axis,
     layout,
-    log_axis,
     rounded,
     text,
     time_axis,
@@ -174,8 +174,8 @@ def _trade(simulated: Simulated) -> Figure | None:
     divisor, upward = time_axis(last, "time to the end")
     left, right = min(cost.least for _, _, cost, _ in points), max(cost.most for _, _, cost, _ in points)
     wide = max(math.log10(right / left), 0.3)
-    across = log_axis("worker-hours", left / 3600, right / 3600, pad=0.05 * wide + 0.05)
-    across["range"][1] += 0.25 * wide  # room for names
+    ends = [math.log10(left / 3600) - 0.1 * wide, math.log10(right / 3600) + 0.3 * wide]  # room for names
+    across = axis("worker-hours", range=ends, **LOG)
     data: list[Trace] = []
     for name, time, cost, color in points:
         point = (cost.median / 3600, time.median / divisor, f" {whole(name)}")
@@ -188,8 +188,7 @@ def _trade(simulated: Simulated) -> Figure | None:
         drawn |= {"error_x": _bars(cost, 3600), "error_y": _bars(time, divisor)}
         drawn |= {"hoverinfo": "all", "hovertemplate": f"{whole(name)}<br>%{{x}} worker-hours<extra></extra>"}
         data.append(drawn)
-    least = min(time.least for _, time, _, _ in points)
-    up = log_axis(upward["title"]["text"], least / divisor, last / divisor, pad=0.12)
+    up = axis(upward["title"]["text"], **LOG)
     caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
     return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=up))
 

@@ -17,23 +17,23 @@ from hpo_core.model.events import (
     StudyHalted,
 )
 from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
+from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.grid_map import grid_figures
-from hpo_core.report.hop_lanes import hop_figure, hop_tables
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import device_loads, device_table, jobs_over_time, pool_slots
+from hpo_core.report.timelines import hop_figure, hop_tables, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import BracketView, halt_words
+from hpo_core.views.states import trial_state
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
-from hpo_core.views.trial_story import trial_state
 
 TOP, FAILURES, TURNS = 15, 50, 50
 """Rows of the tables of the best trials, of failures and of the course."""
@@ -94,24 +94,11 @@ def _is_first(part: Figure | Section) -> bool:
 
 def figures(series: Series) -> list[Figure]:
     """All figures that this study has something to show in, in reading order."""
-    shown = [figure for build in FIGURES for figure in _listed(build(series))]
-    for figure in shown:
-        if figure.zoom:
-            _make_room(figure)
-    return shown
+    return [figure for build in FIGURES for figure in _listed(build(series))]
 
 
 def _listed(found: Sequence[Part | None] | Part | None) -> list[Part]:
     return [part for part in (found if isinstance(found, Sequence) else [found]) if part is not None]
-
-
-def _make_room(figure: Figure) -> None:
-    # Move the plot down: Plotly's buttons belong above the legend, whose number of rows is estimated.
-    names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
-    rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
-    room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
-    figure.layout["margin"]["t"] += room
-    figure.layout["height"] += room - 14
 
 
 def head(series: Series, links: Mapping[str, str]) -> str:

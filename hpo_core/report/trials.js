@@ -169,7 +169,7 @@ function drawCurve(number) {
     font: {size: 12, color: '#1f2933'}, paper_bgcolor: '#ffffff', plot_bgcolor: '#ffffff',
     xaxis: {...quiet, title: {text: 'resource trained for'}},
     yaxis: {...quiet, ...axis},
-    legend: {orientation: 'h', yanchor: 'bottom', y: 1.01, x: 0}, showlegend: traces.length > 1}});
+    legend: {orientation: 'h', yref: 'container', yanchor: 'bottom', y: 0, x: 0}, showlegend: traces.length > 1}});
 }
 
 function showTrials(jump = false) {

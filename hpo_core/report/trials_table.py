@@ -26,7 +26,8 @@ from hpo_core.state import TrialRecord
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
-from hpo_core.views.trial_story import trial_state, trial_story, usage_words
+from hpo_core.views.states import trial_state
+from hpo_core.views.trial_story import trial_story, usage_words
 
 TAIL = 3_000
 """Bytes of one log."""
@@ -75,7 +76,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         seconds, own = span.end - span.start, totals[span.trial]
         own.seconds.append(seconds)
         own.usages += [] if span.usage is None else [span.usage]
-        outcome = "running" if span.outcome is None else span.outcome.value
+        outcome = span.outcome or "running"
         used = usage_words(span.usage, unit=spec.unit_word)
         times = duration(span.start), duration(seconds)
         own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])

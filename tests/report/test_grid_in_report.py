@@ -11,7 +11,7 @@ from hpo_core.report.grid_map import GridCells, grid_figures
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.views.grid_states import grid_points
+from hpo_core.views.states import grid_points
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 

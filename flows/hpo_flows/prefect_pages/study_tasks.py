@@ -20,11 +20,11 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prefect import get_run_logger, task
+from prefect import get_run_logger, states, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed
 from prefect.task_engine import run_task_async
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
@@ -39,6 +39,7 @@ from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.states import attempt_state
 from hpo_flows.prefect_pages.read_back import Begun
 
 JOB_GRAIN_LIMIT = 300
@@ -134,8 +135,8 @@ def state_of(report: Report, metric: str) -> State[Any]:
         values = ", ".join(f"{name} = {report.metrics.get(name, float('nan')):.6g}" for name in names)
         return Completed(message=terminal_text(f"{word}{values}{where}"))
     words = masked(terminal_text(f"{report.outcome}{where}: {report.message}"))
-    kinds = {Outcome.LOST: Crashed, Outcome.PREEMPTED: Cancelled}
-    return kinds.get(report.outcome, Failed)(message=words)
+    state: State[Any] = getattr(states, attempt_state(report.outcome).prefect)(message=words)
+    return state
 
 
 def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[str]:

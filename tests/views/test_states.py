@@ -9,8 +9,8 @@ import pytest
 
 from hpo_core import Outcome, Report, Study
 from hpo_core.model.trial import Job
-from hpo_core.views import grid_states as module
-from hpo_core.views.grid_states import GridStates, JobState, grid_points, grid_states
+from hpo_core.views import states as module
+from hpo_core.views.states import GridStates, JobState, grid_points, grid_states
 from tests.conftest import make_spec
 
 SPACE: dict[str, Any] = {

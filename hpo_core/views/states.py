@@ -1,18 +1,68 @@
-"""The jobs of a grid search in four states: pending, in progress, complete, failed (HyperSack, Figure 7)."""
+"""States of studies, trials and attempts: one table of the words, and of their names in MLflow and Prefect."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hpo_core.model.space import scalar_key
-from hpo_core.model.trial import Params
+from hpo_core.model.trial import Outcome, Params
 from hpo_core.search.grid import Grid
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
+
+STUDY_IN_MLFLOW = {"running": "RUNNING", "interrupted": "KILLED", "halted": "KILLED", "finished": "FINISHED"}
+"""Word for a study to the status of its run."""
+TRIAL_IN_MLFLOW = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "FAILED"}
+"""Status of a trial to that of its run, which runs in all other cases."""
+
+
+class AttemptState(NamedTuple):
+    """The word for an attempt in figures, and the name of its task run's state in Prefect."""
+
+    word: str
+    prefect: str
+
+
+_ATTEMPTS = {
+    None: AttemptState("running", "Running"),
+    Outcome.COMPLETED: AttemptState("completed", "Completed"),
+    Outcome.DIVERGED: AttemptState("diverged", "Completed"),
+    Outcome.LOST: AttemptState("lost or preempted", "Crashed"),
+    Outcome.PREEMPTED: AttemptState("lost or preempted", "Cancelled"),
+}
+
+
+def attempt_state(outcome: Outcome | None) -> AttemptState:
+    """State of an attempt by the way it ended; None: it runs."""
+    return _ATTEMPTS.get(outcome, AttemptState("failed", "Failed"))
+
+
+def study_word(study: Study, *, driven: bool) -> str:
+    """``running``, ``interrupted`` (nobody drives it), ``halted`` or ``finished``."""
+    return study.status if study.status != "open" else "running" if driven else "interrupted"
+
+
+def trial_state(study: Study, trial: TrialRecord) -> str:
+    """``winner``, ``best so far``, ``completed``, ``not promoted``, ``diverged``, or the status of the trial.
+
+    The winner is the best trial of a study that has ended or was halted. A trial without a finite loss at its end has
+    diverged. ``paused`` means that it may still go on: nothing is paused once the study is finished.
+    """
+    best, status = study.best, trial.status
+    if best is not None and best.trial == trial.number and status != "running":
+        return "best so far" if study.status == "open" else "winner"
+    if status in ("paused", "stopped") and trial.loss is None:
+        return "diverged"
+    if status == "paused" and study.status == "finished":
+        outline = study.spec.search.outline()
+        short = outline.max_resource is not None and trial.resource < outline.max_resource
+        return "not promoted" if short and not outline.members else "completed"
+    return status
+
 
 MOST_POINTS = 20_000
 """Points of a grid whose states are told one by one; larger ones are counted."""
