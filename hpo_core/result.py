@@ -460,7 +460,7 @@ class Plots:
         from hpo_core.report.parameters import importances, parallel_coordinates
 
         found = importances(self._series)
-        return self._drawn(parallel_coordinates(self._series, list(found.shares) if found else []))
+        return self._drawn(parallel_coordinates(self._series, found) if found else None)
 
     def importances(self) -> Figure:
         """Importance of each parameter (PED-ANOVA)."""

@@ -29,7 +29,6 @@ from hpo_core.report.style import (
     scale,
     text,
     time_axis,
-    trace,
     whole,
 )
 from hpo_core.views.formatting import Spread, duration, number, percent
@@ -66,12 +65,18 @@ def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
     )
 
 
-def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float = 1.0, shape: str) -> list[Trace]:
+def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float) -> list[Trace]:
     places, low, middle, high = drawn
     at = [rounded(place / divisor) for place in places]
-    points = [(x, y, "") for x, y in zip(at, middle, strict=True)]
-    line = trace(whole(name), points, color, mode="lines", width=2.5, shape=shape, legendgroup=name)
-    line = {key: value for key, value in line.items() if key not in ("text", "hoverinfo")}
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": whole(name),
+        "legendgroup": name,
+        "x": at,
+        "y": [rounded(value) for value in middle],
+        "line": {"color": color, "width": 2.5, "shape": "hv"},
+    }
     if not several:
         return [line]
     area = line | {
@@ -79,7 +84,7 @@ def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: fl
         "y": [rounded(v) for v in [*low, *high[::-1]]],
         "fill": "toself",
         "fillcolor": pale(color),
-        "line": {"width": 0, "shape": shape},
+        "line": {"width": 0, "shape": "hv"},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -117,7 +122,7 @@ def incumbents(
     data: list[Trace] = []
     for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
         drawn = band(tracks, sign, log=log)
-        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor, shape="hv")
+        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor)
     up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
     return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
 
@@ -126,8 +131,6 @@ def series_colors(count: int) -> list[str]:
     return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
-_TITLE = 90
-"""Names of searches longer than this, all together, stand below the title."""
 _REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
 _DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
 """End of a study's name that an unnamed flow run adds, and `make demo`."""
@@ -299,17 +302,14 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
     objectives = {len(series.study.spec.objectives) for series in comparison.studies}
     several = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
-    title, below = " / ".join(names), ""
-    if len(title) > _TITLE:
-        below, title = f'<p class="about">{escape(title)}</p>', f"{len(names)} searches"
     quality = Section(
         "Quality and cost",
         "Resource: units of training in all. Worker time: of all attempts, failed ones too. Utilization: worker time "
         "over the slots offered.",
         (_group_table(comparison) if len(comparison.studies) > len(names) else "") + _study_table(comparison),
     )
-    about = f"{len(comparison.studies)} studies side by side · {text(wanted)}{several}"
-    head = f'<header><h1>{escape(title)}</h1>{below}<p class="about">{about}</p></header>'
+    about = f"{' / '.join(map(escape, names))} · {text(wanted)}{several}"
+    head = f'<header><h1>{len(comparison.studies)} studies side by side</h1><p class="about">{about}</p></header>'
     body = head + card(quality) + "".join(map(card, drawn))
     return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
 

@@ -128,8 +128,9 @@ def ladder_figure(series: Series) -> Figure | None:
     backgrounds = [  # a band behind each rung, from the moment it is open
         {
             "type": "rect",
-            **({"xref": "x", "x0": since[k], "x1": 1.015 * series.wall / divisor} if k in since else
-               {"xref": "paper", "x0": 0, "x1": 1}),
+            "xref": "x" if k in since else "paper",
+            "x0": since.get(k, 0),
+            "x1": 1.015 * series.wall / divisor if k in since else 1,
             "y0": height - _AROUND,
             "y1": height + _AROUND,
             "fillcolor": "#eff5fb",
@@ -151,33 +152,27 @@ def ladder_figure(series: Series) -> Figure | None:
 
 
 def _ladder_caption(series: Series, shown: int) -> str:
+    words = "lies flat while it waits at a rung, and ends where it was not promoted."
     if is_stopping(series.study.spec):
-        words = (
-            "Each line is one trial: it rises while it trains. At each rung it goes on at once, or is stopped for "
-            "good: its line ends there. "
-        )
-    else:
-        until = " until all of its bracket are there" if series.study.spec.search.outline().barriers else ""
-        words = (
-            f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
-            "where it was not promoted. "
-        )
-    words += "Within a band better results lie higher, so promoted trials leave from its top."
-    if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
-        words += " A band begins when its rung opens: point at the words there to read why."
-    if shown < len(series.trials):
-        words += f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
-    return words
+        words = "and at each rung it goes on at once, or is stopped for good."
+    few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
+    return (
+        f"Each line is one trial: it rises while it trains, {words} Within a band better results lie higher."
+        + (" A band begins when its rung opens: point at the words there to read why." if _opens(series) else "")
+        + (few if shown < len(series.trials) else "")
+    )
+
+
+def _opens(series: Series) -> bool:
+    return any(band.kind == "closed" for band in series.bands.all) or bool(series.study.state.ceilings)
 
 
 def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:
-    words = []
-    for band in bands.all:
-        content = "closed" if band.kind == "closed" else plural(len(band.results), "result")
-        name = f"<b>Rung {band.rung.rung}</b>"
-        few = len(heights) <= 5
-        words.append(f"{name}<br>resource {band.rung.level:,}<br>{content}" if few else
-                     f"{name} (to {band.rung.level:,})<br>{content}")  # fmt: skip
+    words = [
+        f"<b>Rung {band.rung.rung}</b> (to {band.rung.level:,})<br>"
+        + ("closed" if band.kind == "closed" else plural(len(band.results), "result"))
+        for band in bands.all
+    ]
     starts = [height - 1 for height, band in zip(heights, bands.all, strict=True) if band.rung.rung == 0]
     ticks = {"tickvals": [*starts, *heights], "ticktext": [*["start"] * len(starts), *words]}
     return axis("", range=[-0.15, top], showgrid=False, fixedrange=True, **ticks) | {"ticks": ""}
@@ -280,14 +275,9 @@ def _counts_caption(series: Series) -> str:
         return "This search has one rung: every trial trains in full."
     words = "How many trials each rung holds and how many of them went on: few trials at the top mean training saved."
     if len({ladder.start for ladder in bands.ladders}) > 1:
-        words += (
-            " Brackets are searches side by side: the higher one starts, the longer its trials train before any of "
-            "them is left behind."
-        )
+        words += " The higher a bracket starts, the longer its trials train before any of them is left behind."
     elif bands.entry_levels:
-        words += (
-            " All brackets share these rungs: the trials of a higher bracket begin further up, without the tests below."
-        )
-    if any(band.kind == "closed" for band in bands.all):
+        words += " All brackets share these rungs: the trials of a higher bracket begin further up."
+    if _opens(series):
         words += " Closed rungs open one by one, each when training up to the rung below it changed who is better."
     return words

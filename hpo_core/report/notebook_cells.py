@@ -101,7 +101,7 @@ def study_cell(study: Study) -> str:
         parts += [line(title, ""), members_table(shown)]
     else:
         parts.append(line("", no_result_words(study) or "no result yet"))
-    if (svg := search_picture(study, themed=False)) is not None:
+    if (svg := search_picture(study)) is not None:
         data = base64.b64encode(svg.encode()).decode()
         words = f"{study.spec.metric.name} of the trials"
         parts.append(f'<img alt="{text(words)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')

@@ -71,7 +71,7 @@ def prepare() -> None:
 
 
 def importances(series: Series) -> Importances | None:
-    """Importances from the lowest rung with enough results; None before the first result.
+    """Importances from the lowest rung with enough results; None before the first finite result.
 
     The lowest rung holds every configuration; the ones above hold the survivors of a selection, in which the
     parameters that decided it hardly vary any more.
@@ -79,7 +79,7 @@ def importances(series: Series) -> Importances | None:
     counts = [
         sum(any(r.resource == resource for r in trial.results) for trial in series.trials) for resource in series.levels
     ]
-    if not any(counts):
+    if not series.bests:
         return None
     level = next((k for k, count in enumerate(counts) if count >= ENOUGH), counts.index(max(counts)))
     study = _copied(series, series.levels[level])
@@ -145,7 +145,7 @@ def _study(trials: list[optuna.trial.FrozenTrial], *, maximize: bool) -> optuna.
 
 
 def _safe(value: Any) -> Any:
-    return escape(value) if isinstance(value, str) else value
+    return value if value is None or isinstance(value, int | float) else escape(str(value))
 
 
 def _range(parameter: Parameter, values: list[Any]) -> optuna.distributions.BaseDistribution | None:

@@ -224,4 +224,4 @@ def _side(name: str, parameter: Parameter) -> tuple[Callable[[Any], float | None
         places = {choice: float(place) for place, choice in enumerate(words)}
         return lambda value: places.get(word(value, 16)), axis(title, tickvals=list(range(len(words))), ticktext=words)
     assert isinstance(parameter, NumberParameter)
-    return float, axis(title, nticks=5, **(LOG if parameter.log else {}))
+    return float, axis(title, **(LOG if parameter.log else {"nticks": 5}))

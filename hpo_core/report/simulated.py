@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from hpo_core.report.comparison import band_lines, incumbents, series_colors
+from hpo_core.report.comparison import incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
@@ -28,7 +26,7 @@ from hpo_core.report.style import (
     trace,
     whole,
 )
-from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, ScenarioAnswer
+from hpo_core.simulation.repeats import ScenarioAnswer
 from hpo_core.views.formatting import Spread, duration, number
 
 FEW = 5
@@ -133,7 +131,7 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
         StorageError: the file cannot be written.
     """
     few = replace(simulated, answers=simulated.answers[:FEW])
-    figures = [_trade(simulated), _incumbents(few), _load(few), _rungs(few)]
+    figures = [_trade(simulated), _incumbents(few), _rungs(few)]
     drawn = [figure for figure in figures if figure is not None]
     many = len(simulated.answers) - len(few.answers)
     only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
@@ -155,10 +153,6 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
 
 def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
     return list(zip(simulated.answers, series_colors(len(simulated.answers)), strict=True))
-
-
-def _last(answers: Sequence[ScenarioAnswer]) -> float:
-    return max((run.seconds for answer in answers for run in answer.runs), default=0.0)
 
 
 def _trade(simulated: Simulated) -> Figure | None:
@@ -217,33 +211,6 @@ def _incumbents(simulated: Simulated) -> Figure | None:
         place = {"xref": "paper", "x0": 0, "x1": 1, "y0": target * simulated.sign, "y1": target * simulated.sign}
         found.layout["shapes"] = [{"type": "line", **place, "line": {"color": MUTED, "dash": "dash", "width": 1}}]
     return found
-
-
-def _load(simulated: Simulated) -> Figure | None:
-    last = _last(simulated.answers)
-    if last <= 0:
-        return None
-    divisor, across = time_axis(last)
-    data: list[Trace] = []
-    for answer, color in _each(simulated):
-        end = _last([answer])
-        times = [end * (k + 0.5) / LOAD_BINS for k in range(LOAD_BINS)]
-        workers = answer.scenario.workers
-        there = [sum(worker.joins <= time < worker.leaves for worker in workers) for time in times]
-        busy = np.quantile([_busy(run, times) for run in answer.runs], (0.25, 0.5, 0.75), axis=0)
-        low, middle, high = (100 * np.minimum(1.0, busy / np.maximum(there, 1))).tolist()
-        several, drawn = len(answer.runs) > 1, (times, low, middle, high)
-        data += band_lines(answer.scenario.name, color, drawn, several=several, divisor=divisor, shape="linear")
-    upward = axis("busy workers (%)", range=[0, 104])
-    caption = "Share of the workers there that had a job: median of the repeats, band between the quartiles."
-    if any(answer.scenario.least is not None for answer in simulated.answers):
-        caption += " Of a range of workers it is the share of the most: those without a job are given back."
-    return Figure("load", "How busy the workers are", caption, data, layout(320, xaxis=across, yaxis=upward))
-
-
-def _busy(run: PlayedRun, times: Sequence[float]) -> list[float]:
-    bins = len(run.load)
-    return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]
 
 
 def _rungs(simulated: Simulated) -> Figure | None:

@@ -328,11 +328,9 @@ SHAPES = {
 def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
     changes, words = SHAPES[shape]
     study = played(**changes)
-    svg = search_picture(study, themed=False)
+    svg = search_picture(study)
     assert svg is not None and words in svg
-    assert "prefers-color-scheme" not in svg and "#fff" not in svg and "#1f2933" not in svg
-    themed = search_picture(study)
-    assert themed is not None and "prefers-color-scheme" in themed
+    assert "#fff" not in svg and "#1f2933" not in svg
     page = Tags(study_cell(study))
     assert ("Pareto front:" in page.words) == (shape == "a front")
 

@@ -17,7 +17,6 @@ from hpo_core.report import write_report
 from hpo_core.report.curves import distribution
 from hpo_core.report.parameters import contour, importances
 from hpo_core.report.series import read_series
-from hpo_core.report.study_page import figures
 from hpo_core.report.trials_table import TAIL, log_tail
 from tests.report.test_report import ASHA, SPACE, World, quadratic
 
@@ -174,15 +173,3 @@ def test_distribution_counts_results_from_the_good_end(mode: str) -> None:
     assert lowest["y"][-1] == 1 and lowest["y"] == sorted(lowest["y"])
     assert lowest["x"][0] == pytest.approx(max(values) if mode == "max" else min(values), rel=1e-5)
     assert lowest["x"] == sorted(lowest["x"], reverse=mode == "max")
-
-
-def test_every_wide_figure_has_a_narrow_form(played: World) -> None:
-    """A telephone shows nothing that is cut off or has to be pushed sideways."""
-    drawn = {figure.key: figure for figure in figures(read_series(played.entries()))}
-    assert all(figure.narrow is not None for figure in drawn.values() if figure.min_width > 360)
-    panels = drawn["panels"]
-    assert panels.narrow is not None
-    sides = [axis["domain"] for name, axis in panels.narrow["layout"].items() if name.startswith("xaxis")]
-    assert len(sides) == len(SPACE) and all(side == [0, 1] for side in sides)
-    parallel = drawn["parallel"]
-    assert parallel.narrow is not None and len(parallel.narrow["dimensions"]) == 3
