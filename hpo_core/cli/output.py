@@ -294,7 +294,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         standing = standings(live_rows(source, is_alive)).get(name)
         progress = epochs_that_ended(study, folder)
         running = running_lines(study, progress, jobs=_JOBS_SHOWN, driven=status in _DRIVEN)
-        ended = device_lines(study, latest=True) if study.status == "open" else ()
         say_facts(
             [
                 ("best", best_line(study)),
@@ -302,7 +301,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
                 ("slots", standing and standing.words),
                 ("stops at", ", ".join(study.rules.progress(study.state, _now_of(status)))),
                 *(("", line) for line in running),
-                *(("device, last minute", line) for line in ended),
             ]
         )
         _print_failures(study, folder)

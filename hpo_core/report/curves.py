@@ -29,17 +29,13 @@ from hpo_core.report.style import (
     trace,
 )
 from hpo_core.state import TrialRecord, is_complete
-from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
+from hpo_core.views.formatting import duration, number, parameter_value, plural
 from hpo_core.views.summary import front_members, front_rows, rule_words, values_of
 
 CURVE_BUDGET = 12_000
 """Points drawn in all; the lowest rungs are thinned first."""
 CURVE_POINTS = 60
 """Points of one trial's curve, besides its results."""
-LEVELS = 8
-"""Lines of the distribution; with more levels the lowest, the highest and some between them."""
-ENOUGH = 5
-"""Results that a line of the distribution needs."""
 FRONT_DOTS, FRONT_ROWS = 3_000, 50
 """Results drawn beside the front in all, the lower rungs thinned; members of the front in the table."""
 
@@ -157,39 +153,6 @@ def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> Trace
         height = min(max(last, drawn.low), drawn.high)
         points.append((trial.resource, height, f"trial {trial.number} diverged before {trial.resource:,}"))
     return trace(f"diverged ({len(diverged)})", points, FAILED, size=9, marker={"symbol": "x"})
-
-
-def distribution(series: Series) -> Figure | None:
-    """The share of results at a level that are at least as good as a value."""
-    by_level: dict[int, list[float]] = {}
-    for trial in series.trials:
-        for result in trial.results:
-            if result.loss is not None:
-                level = 0 if series.lineage is not None else series.level(result.resource)
-                by_level.setdefault(level, []).append(series.study.metric_value(result.loss))
-    known = [level for level in sorted(by_level) if len(by_level[level]) >= ENOUGH]
-    if not known:
-        return None
-    shown = sorted({*known[:: -(-len(known) // LEVELS)], known[-1]})
-    drawn = scale((value for level in shown for value in by_level[level]), maximize=series.maximize)
-    data: list[Trace] = []
-    for level in shown:
-        name = "all results" if series.lineage is not None else f"at {series.levels[level]:,}"
-        color = level_color(len(series.levels) - 1 if len(shown) == 1 else level, len(series.levels))
-        ordered = sorted(by_level[level], reverse=series.maximize)
-        shares = [(k + 1) / len(ordered) for k in range(len(ordered))]
-        points = [(x, y, f"{percent(y)} up to {number(x)}") for x, y in zip(ordered, shares, strict=True)]
-        shape = "vh" if series.maximize else "hv"
-        data.append(trace(f"{name} ({len(ordered):,})", points, color, mode="lines", width=2.2, shape=shape))
-    better = "at least" if series.maximize else "at most"
-    levels = ", one line per resource trained to" if len(shown) > 1 else ""
-    caption = (
-        f"The share of results whose {text(series.metric)} is {better} the value below{levels}: the further a line "
-        f"lies to the {'right' if series.maximize else 'left'}, the better they are.{CUT if drawn.cut else ''}"
-    )
-    up = axis("share of results", tickformat=".0%", range=[0, 1.03])
-    shape = layout(380, xaxis=drawn.axis(text(series.metric)), yaxis=up)
-    return Figure("distribution", "Distribution of results", caption, data, shape)
 
 
 def front_figure(series: Series) -> Figure | None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from statistics import fmean
 
+from hpo_core.model.settings import MetricSpec
 from hpo_core.report.style import BEST, FONT, round_ticks, scale
 from hpo_core.retraining.model_registry import Decision
-from hpo_core.model.settings import MetricSpec
 from hpo_core.study import Study
 from hpo_core.views.formatting import number
 

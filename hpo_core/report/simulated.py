@@ -7,23 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from hpo_core.report.comparison import incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
     INK,
-    LOG,
     MUTED,
     Figure,
     Trace,
     axis,
     layout,
-    rounded,
     text,
-    time_axis,
-    trace,
     whole,
 )
 from hpo_core.simulation.repeats import ScenarioAnswer
@@ -131,7 +126,7 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
         StorageError: the file cannot be written.
     """
     few = replace(simulated, answers=simulated.answers[:FEW])
-    figures = [_trade(simulated), _incumbents(few), _rungs(few)]
+    figures = [_incumbents(few), _rungs(few)]
     drawn = [figure for figure in figures if figure is not None]
     many = len(simulated.answers) - len(few.answers)
     only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
@@ -153,44 +148,6 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
 
 def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
     return list(zip(simulated.answers, series_colors(len(simulated.answers)), strict=True))
-
-
-def _trade(simulated: Simulated) -> Figure | None:
-    found = [(answer.scenario.name, answer.figures(None), color) for answer, color in _each(simulated)]
-    points = [
-        (name, time, cost, color)
-        for name, figures, color in found
-        if (time := figures["seconds"]) is not None and (cost := figures["worker_seconds"]) is not None
-    ]
-    if len(simulated.answers) < 2 or min(min(time.least, cost.least) for _, time, cost, _ in points) <= 0:
-        return None
-    last = max(time.most for _, time, _, _ in points)
-    divisor, upward = time_axis(last, "time to the end")
-    left, right = min(cost.least for _, _, cost, _ in points), max(cost.most for _, _, cost, _ in points)
-    wide = max(math.log10(right / left), 0.3)
-    ends = [math.log10(left / 3600) - 0.1 * wide, math.log10(right / 3600) + 0.3 * wide]  # room for names
-    across = axis("worker-hours", range=ends, **LOG)
-    data: list[Trace] = []
-    for name, time, cost, color in points:
-        point = (cost.median / 3600, time.median / divisor, f" {whole(name)}")
-        words: dict[str, Any] = {
-            "textposition": "top right",
-            "cliponaxis": False,
-            "textfont": {"size": 12, "color": INK},
-        }
-        drawn = trace(name, [point], color, mode="markers+text", size=11, showlegend=False, **words)
-        drawn |= {"error_x": _bars(cost, 3600), "error_y": _bars(time, divisor)}
-        drawn |= {"hoverinfo": "all", "hovertemplate": f"{whole(name)}<br>%{{x}} worker-hours<extra></extra>"}
-        data.append(drawn)
-    up = axis(upward["title"]["text"], **LOG)
-    caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
-    return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=up))
-
-
-def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
-    up, down = (spread.high - spread.median) / divisor, (spread.median - spread.low) / divisor
-    look = {"type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": MUTED}
-    return look | {"array": [rounded(up)], "arrayminus": [rounded(down)]}
 
 
 def _incumbents(simulated: Simulated) -> Figure | None:

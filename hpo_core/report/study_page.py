@@ -16,7 +16,7 @@ from hpo_core.model.events import (
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
+from hpo_core.report.curves import front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
@@ -32,11 +32,10 @@ from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import BracketView, halt_words
-from hpo_core.views.states import trial_state
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
 
-TOP, FAILURES, TURNS = 15, 50, 50
-"""Rows of the tables of the best trials, of failures and of the course."""
+FAILURES, TURNS = 50, 50
+"""Rows of the tables of failures and of the course."""
 Part = TypeVar("Part", Figure, Section)
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
@@ -221,32 +220,25 @@ def brackets(series: Series) -> Section | None:
     for numbers in together:
         trials = [trial for trial in series.trials if trial.bracket in numbers]
         best = min(trials, key=series.best_loss, default=None)
-        loss = math.inf if best is None else series.best_loss(best)
-        rows.append(
-            (
-                BracketView(numbers, "open").name,
-                f"{starts[numbers[0]]:,}",
-                f"{len(trials):,}",
-                f"{sum(len(trial.results) for trial in trials):,}",
-                f"{sum(trial.resource for trial in trials):,}",
-                f"{sum(trial.resource == top for trial in trials):,}",
-                number(series.study.metric_value(loss)) if loss < math.inf else "–",
-                f"{best.number}" if best is not None and loss < math.inf else "–",
-            )
+        known = best is not None and series.best_loss(best) < math.inf
+        counts = (
+            starts[numbers[0]],
+            len(trials),
+            sum(len(trial.results) for trial in trials),
+            sum(trial.resource for trial in trials),
+            sum(trial.resource == top for trial in trials),
         )
+        end = (number(series.study.metric_value(series.best_loss(best))), best.number) if best and known else ("–", "–")
+        rows.append([BracketView(numbers, "open").name, *(f"{count:,}" for count in counts), *end])
     columns = (
         *("bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}"),
         *(f"best {series.metric}", "by trial"),
     )
+    caption = (
+        "Those that start low try many trials and drop most of them early; those that start high train few for long."
+    )
     if bands.entry_levels:
         caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
-    elif len(set(starts.values())) == 1:
-        caption = "The same search several times, one after the other, each with rungs of its own."
-    else:
-        caption = (
-            "Each bracket has rungs of its own. Those that start low try many trials and drop most of them early; "
-            "those that start high train few for long, and are right where early results mislead."
-        )
     return Section("Brackets", caption, table(columns, rows))
 
 
@@ -272,23 +264,6 @@ def _turn(series: Series, event: Turn) -> tuple[str, str]:
 
 def _more(count: int, most: int) -> str:
     return f"<p>and {count - most:,} more</p>" if count > most else ""
-
-
-def top_trials(series: Series) -> Section | None:
-    ranked = series.ranked_trials()[:TOP]
-    if not ranked:
-        return None
-    names = list(series.study.spec.space)
-    rows = []
-    for trial in ranked:
-        result = series.bests[trial.number]
-        own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
-        best = number(series.study.metric_value(series.best_loss(trial)))
-        at = [best, result.resource, trial.resource, trial_state(series.study, trial)]
-        rows.append([trial.number, *[trial.bracket] * series.brackets, *at, *own])
-    caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
-    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
-    return Section("Top trials", caption, table(columns, rows, 60))
 
 
 def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]]:
@@ -337,13 +312,11 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
     pool_slots,
     jobs_over_time,
     parameter_figures,
-    distribution,
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
     hop_tables,
     front_table,
-    top_trials,
     failures,
 )
 """What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""

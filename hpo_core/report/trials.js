@@ -1,6 +1,7 @@
 // The table of all trials and the section of one. Texts become text nodes only, never HTML.
 const rowsShown = () => innerWidth < NARROW ? 10 : 50;
-const table = {sort: 0, down: false, page: 0, filter: ''};
+const best = data.trials ? data.trials.columns.findIndex(name => name.startsWith('best ')) : 0;
+const table = {sort: best, down: data.trials?.maximize, page: 0, filter: ''};
 
 function element(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);

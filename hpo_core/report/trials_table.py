@@ -1,7 +1,6 @@
 """All trials of a study as data for the page: rows for the table, and what the section of one trial shows.
 
-The size is bounded: rows are there for every trial, curves, stories and logs as far as they fit, the best and the
-failed trials first.
+The size is bounded: rows are there for every trial, details as far as they fit, the best and the failed trials first.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from hpo_core.views.trial_story import trial_story, usage_words
 
 TAIL = 3_000
 """Bytes of one log."""
-CURVE_BYTES, STORY_BYTES, LOG_BYTES, VISIT_BYTES = 1_500_000, 1_500_000, 400_000, 1_000_000
-"""Bytes of all trials together."""
+DETAIL_BYTES = 4_000_000
+"""Bytes of the curves, stories, attempts, visits and logs of all trials together."""
 EPOCHS = 100
 """Latest epochs of a trial whose visits are listed."""
 LOGS = 300
@@ -94,6 +93,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         ],
         "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
         "winner": None if best is None else best.trial,
+        "maximize": series.maximize,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
         "details": _details(series, totals, folder),
     }
@@ -138,29 +138,27 @@ def _plain(value: Any) -> Any:
 
 def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
     study, partitions = series.study, PartitionNames.of(series.study.spec)
-
-    def keep(trial: TrialRecord, key: str, value: Any, budget: str) -> None:
-        size = len(json.dumps(value))
-        if value and size <= left[budget]:
-            left[budget] -= size
-            found.setdefault(trial.number, {})[key] = value
-
+    left = DETAIL_BYTES
     ranked = series.ranked_trials()
     failed = [trial for trial in series.trials if trial.abandoned is not None]
     wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
     for place, trial in enumerate(wanted.values()):
-        keep(trial, "curve", thinned_curve(series, trial), "curve")
-        if left["story"] > 0:
-            created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
-            keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")
-            keep(trial, "attempts", totals[trial.number].attempts, "story")
-        if partitions is not None and left["visits"] > 0:
-            keep(trial, "visits", _visits(trial, partitions), "visits")
+        created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
+        own: dict[str, Any] = {
+            "curve": thinned_curve(series, trial),
+            "story": [line[:2_000] for line in (created.partition(": ")[0], *others)],
+            "attempts": totals[trial.number].attempts,
+        }
+        if partitions is not None:
+            own["visits"] = _visits(trial, partitions)
         if folder is not None and place < LOGS:
             ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
-            keep(trial, "log", log_tail(folder, trial.number, trial.attempts, ranks), "log")
+            own["log"] = log_tail(folder, trial.number, trial.attempts, ranks)
+        left -= len(json.dumps(own))
+        if left < 0:
+            break
+        found[trial.number] = {key: value for key, value in own.items() if value}
     return found
 
 

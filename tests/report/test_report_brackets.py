@@ -11,7 +11,7 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobCompleted
 from hpo_core.report.series import Series, read_series
-from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
+from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render
 from hpo_core.report.style import Figure
 from tests.methods import SEARCHES, spec_of
 from tests.report.test_report import SPACE, World, events, html, rung_table, told, written
@@ -88,9 +88,8 @@ def test_the_table_of_brackets_says_what_each_took_and_brought(own: Drawn) -> No
         units, results = sum(t.resource for t in trials), sum(len(t.results) for t in trials)
         cells = [bracket, 3**bracket, len(trials), results, units]
         assert "<tr>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) in unlabelled
-    assert "<th>bracket</th>" in html(top_trials(series))
     one = read_series(World().play().entries())
-    assert html(brackets(one)) == "" and "<th>bracket</th>" not in html(top_trials(one))
+    assert html(brackets(one)) == ""
 
 
 def test_shared_rungs_say_who_began_where() -> None:
