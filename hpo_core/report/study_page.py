@@ -20,7 +20,7 @@ from hpo_core.report.curves import front_figure, front_table, incumbent, learnin
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
-from hpo_core.report.ladder import ladder_figure, rung_counts
+from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
@@ -31,7 +31,7 @@ from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
-from hpo_core.views.rungs import BracketView, halt_words
+from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
 
 FAILURES, TURNS = 50, 50
@@ -69,7 +69,6 @@ def render(
     drawn = figures(series)
     first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
     parts = [
-        brackets(series),
         course(series),
         *(figure for figure in drawn if figure not in first),
         None if drawn else Section("Nothing to draw yet", "No job was granted."),
@@ -209,39 +208,6 @@ def best_parameters(series: Series) -> Section | None:
     return Section("Best parameters", text(words, 300), table(("parameter", "value"), rows) + metrics)
 
 
-def brackets(series: Series) -> Section | None:
-    """Table of what each bracket took and brought; None where there is one."""
-    if not series.brackets:
-        return None
-    bands, top = series.bands, max(band.rung.level for band in series.bands.all)
-    starts = bands.entry_levels or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
-    together = [[bracket] for bracket in starts] if bands.entry_levels else [ladder.numbers for ladder in bands.ladders]
-    rows = []
-    for numbers in together:
-        trials = [trial for trial in series.trials if trial.bracket in numbers]
-        best = min(trials, key=series.best_loss, default=None)
-        known = best is not None and series.best_loss(best) < math.inf
-        counts = (
-            starts[numbers[0]],
-            len(trials),
-            sum(len(trial.results) for trial in trials),
-            sum(trial.resource for trial in trials),
-            sum(trial.resource == top for trial in trials),
-        )
-        end = (number(series.study.metric_value(series.best_loss(best))), best.number) if best and known else ("–", "–")
-        rows.append([BracketView(numbers, "open").name, *(f"{count:,}" for count in counts), *end])
-    columns = (
-        *("bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}"),
-        *(f"best {series.metric}", "by trial"),
-    )
-    caption = (
-        "Those that start low try many trials and drop most of them early; those that start high train few for long."
-    )
-    if bands.entry_levels:
-        caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
-    return Section("Brackets", caption, table(columns, rows))
-
-
 def course(series: Series) -> Section | None:
     """Events that changed the course of the study: ceilings that rose, halts, resumes, extensions."""
     if not series.turns:
@@ -317,6 +283,7 @@ SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], .
     device_table,
     hop_tables,
     front_table,
+    rung_section,
     failures,
 )
 """What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""

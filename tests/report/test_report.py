@@ -126,11 +126,6 @@ def html(*parts: Section | None) -> str:
     return "".join(card(part) for part in parts if part is not None)
 
 
-def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
-    """By rung: trials that went on, that will, other finite results, and those that diverged or were abandoned."""
-    return [(band.went, band.waiting, band.stayed, band.lost) for band in series.bands.all]
-
-
 def written(world: World, path: Path) -> str:
     series = read_series(world.entries())
     for figure in figures(series):
@@ -220,21 +215,17 @@ def test_no_row_holds_two_attempts_at_once(played: World) -> None:
         assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(bars))
 
 
-def test_rungs_count_every_trial_once(played: World) -> None:
-    series, _ = told(played)
-    rows = rung_table(series)
-    rungs = played.study.method.rungs()
-    assert [sum(row) for row in rows] == [rung.results for rung in rungs]
-    assert [row[0] for row in rows] == [rung.promoted for rung in rungs]
-    assert [row[1] for row in rows] == [rung.waiting for rung in rungs]
-    assert rows[0][0] + rows[0][1] + rows[0][2] + rows[0][3] == 60
+def test_the_funnel_holds_every_result_once(played: World) -> None:
+    _, drawn = told(played)
+    (funnel,) = drawn["rungs"].data
+    known = [rung for rung in played.study.method.rungs() if rung.results]
+    assert funnel["x"] == [rung.results for rung in known] and funnel["y"] == [f"{rung.level:,}" for rung in known]
 
 
-def test_candidates_are_told_apart_while_it_runs() -> None:
+def test_a_study_that_a_person_halted_says_why() -> None:
     world = World(slots=12).play(40)
     world.study.stop("enough for today")
     series, _ = told(world)
-    assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
     assert next_command(series.study) == "hpo resume digits-mlp"
     assert "enough for today" in render(series) and ">halted<" in render(series)
 

@@ -89,7 +89,7 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     show, status = (
         CliRunner().invoke(app, [c, "packed-gpus", "--home", str(tmp_path)]).output for c in ("show", "status")
     )
-    assert "packing: fill, compute oversubscribed 1.5 (A100)" in show
+    assert "packing: fill, oversubscribe A100 1.5" in show
     assert show.count("device: GPU-") == 2 and " at once" in show
     assert status.splitlines()[0].endswith("4 jobs done, 7 running, 1 waiting for a device"), status
     running = [line for line in status.splitlines() if line.startswith("running on GPU-")]
