@@ -139,7 +139,7 @@ class TrialResult:
         return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
 
     def _repr_html_(self) -> str:
-        from hpo_core.report.notebook_cells import members_table
+        from hpo_core.report.pictures import members_table
 
         return members_table([FrontMember(self.trial, self.resource, self.values, self.params)])
 
@@ -405,7 +405,7 @@ class Result:
         return f"Result({self.name!r}, {self.status}, {len(self.study.state.trials)} trials{best})"
 
     def _repr_html_(self) -> str:
-        from hpo_core.report.notebook_cells import study_cell
+        from hpo_core.report.pictures import study_cell
 
         return study_cell(self.study)
 

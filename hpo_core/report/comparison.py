@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -302,11 +302,13 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
     objectives = {len(series.study.spec.objectives) for series in comparison.studies}
     several = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
+    facts = comparison.facts()
     quality = Section(
         "Quality and cost",
-        "Resource: units of training in all. Worker time: of all attempts, failed ones too. Utilization: worker time "
-        "over the slots offered.",
-        (_group_table(comparison) if len(comparison.studies) > len(names) else "") + _study_table(comparison),
+        f"Best values are of {text(comparison.metric)}. Resource: units of training in all. Worker time: of all "
+        "attempts, failed ones too. Utilization: worker time over the slots offered.",
+        (_facts_table(facts["groups"]) if len(comparison.studies) > len(names) else "")
+        + _facts_table(facts["studies"], ("params", "jobs")),
     )
     about = f"{' / '.join(map(escape, names))} · {text(wanted)}{several}"
     head = f'<header><h1>{len(comparison.studies)} studies side by side</h1><p class="about">{about}</p></header>'
@@ -314,31 +316,26 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
 
 
-_COST = ("resource", "wall time", "worker time", "utilization")
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "resource": lambda value: f"{value:,.0f}",
+    "seconds": duration,
+    "worker_seconds": duration,
+    "utilization": percent,
+}
+_TITLES = {"group": "search", "seconds": "wall time", "worker_seconds": "worker time", "studies": "seeds"}
 
 
-def _cost(facts: dict[str, Any]) -> list[str]:
-    share = facts["utilization"]
-    used = [f"{facts['resource']:,.0f}", duration(facts["seconds"]), duration(facts["worker_seconds"])]
-    return [*used, "–" if share is None else percent(share)]
+def _facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
+    """The facts that programs get, as a table."""
+    names = [name for name in rows[0] if name not in hidden]
 
+    def cell(name: str, value: Any) -> str:
+        if value is None or isinstance(value, str):
+            return "–" if value is None else value
+        return _SHOWN[name](value) if name in _SHOWN else number(value)
 
-def _group_table(comparison: Comparison) -> str:
-    rows = []
-    for facts in (group.facts() for group in comparison.ranked()):
-        spread = "–" if facts["least"] is None else f"{number(facts['least'])} – {number(facts['most'])}"
-        rows.append([facts["group"], facts["studies"], number(facts["median"]), spread, *_cost(facts)])
-    head = ("search", "seeds", f"best {comparison.metric} (median)", "least – most", *_COST)
-    return table(head, rows, 1000)
-
-
-def _study_table(comparison: Comparison) -> str:
-    keys = ("study", "method", "sampler", "seed", "status", "trials")
-    rows = []
-    for facts in map(study_facts, comparison.studies):
-        by = "–" if facts["trial"] is None else f"trial {facts['trial']} at {facts['at']:,}"
-        rows.append([*(facts[key] for key in keys), number(facts["best"]), by, *_cost(facts)])
-    return table((*keys, f"best {comparison.metric}", "by", *_COST), rows, 1000)
+    cells = [[cell(name, row[name]) for name in names] for row in rows]
+    return table([_TITLES.get(name, name) for name in names], cells, 1000)
 
 
 def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:

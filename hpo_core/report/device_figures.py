@@ -50,7 +50,7 @@ def device_loads(series: Series) -> Figure | None:
         most = max(1000, *(load.compute for load in use.load)) / 10
         shape[f"xaxis{axis_key(row)}"] |= across if row == len(shown) - 1 else {"range": across["range"]}
         shape[f"yaxis{left}"] |= axis(unit_name, rangemode="tozero", nticks=5)
-        up = axis(range=[0, 1.06 * most], showgrid=False, nticks=4, ticksuffix="%")
+        up = axis(range=[0, 1.06 * most], showgrid=False, tickmode="auto", nticks=4, ticksuffix="%")
         shape[f"yaxis{right}"] |= up
         load = list(use.load[:: -(-len(use.load) // STEPS)])
         load += [use.load[-1]] if load[-1] is not use.load[-1] else []

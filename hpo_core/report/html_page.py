@@ -126,7 +126,7 @@ def card(part: Figure | Section) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300) -> str:
-    """An HTML table of escaped cells, each at most ``most`` characters; numbers and short words stay on one line."""
+    """An HTML table of escaped cells, each at most ``most`` characters; short ones stay on one line."""
     titles = [escape(name) for name in head]
     names = "".join(f"<th>{title}</th>" for title in titles)
     stack = ' class="stack"' if len(titles) > 3 else ""
@@ -137,13 +137,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300
 
 
 def _cell(item: object, most: int, title: str) -> str:
-    plain = str(item)
-    try:
-        float(plain.replace(",", ""))
-        unbroken = True
-    except ValueError:
-        unbroken = len(plain) <= 16
-    kind = ' class="n"' if unbroken else ""
+    kind = ' class="n"' if len(str(item)) <= 16 else ""
     return f'<td{kind} data-label="{title}">{text(item, most)}</td>'
 
 

@@ -25,10 +25,8 @@ from hpo_core.simulation.repeats import ScenarioAnswer
 from hpo_core.views.formatting import Spread, duration, number
 
 FEW = 5
-"""Scenarios that are drawn over time, and have quartiles in the table."""
+"""Scenarios that are drawn."""
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
-
-MEDIANS = "Medians of the repeats."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Simulated:
         return f"{self.study}: simulated {times}"
 
 
-def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, list[str]]]:
+def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
     """(figure, one cell per scenario): the median, and in brackets the quartiles."""
     found = [answer.figures(simulated.target) for answer in simulated.answers]
     scenarios = [answer.scenario for answer in simulated.answers]
@@ -66,7 +64,7 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
 
     def add(label: str, key: str, show: Callable[[float], str], missing: str = "never") -> None:
         runs = simulated.repeats
-        rows.append((label, [_cell(one[key], show, runs, missing=missing, quartiles=quartiles) for one in found]))
+        rows.append((label, [_cell(one[key], show, runs, missing) for one in found]))
 
     add("time to the end", "seconds", duration)
     if simulated.target is not None:
@@ -102,11 +100,11 @@ def _hours(seconds: float) -> str:
     return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
 
 
-def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, *, missing: str, quartiles: bool) -> str:
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str) -> str:
     if spread is None:
         return missing
     middle, low, high = show(spread.median), show(spread.low), show(spread.high)
-    cell = middle if low == high or not quartiles else f"{middle} ({low} – {high})"
+    cell = middle if low == high else f"{middle} ({low} – {high})"
     return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
 
 
@@ -131,13 +129,12 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     many = len(simulated.answers) - len(few.answers)
     only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
     notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
-    quartiles = len(simulated.answers) <= FEW  # many scenarios stand one below the other, and without quartiles
     lines = [["", *(answer.scenario.name for answer in simulated.answers)]]
-    lines += [[label, *cells] for label, cells in table(simulated, quartiles=quartiles)]
-    first, *others = lines if quartiles else [list(line) for line in zip(*lines, strict=True)]
+    lines += [[label, *cells] for label, cells in table(simulated)]
+    first, *others = zip(*lines, strict=True)  # a row for each scenario
     shown = html_table(first, others, 1000) + (f'<p class="caption">{only}</p>' if only else "")
     parts: list[Section | Figure] = [
-        Section("What to expect", SPREADS if quartiles else MEDIANS, shown),
+        Section("What to expect", SPREADS, shown),
         *drawn,
         Section("What this takes for granted", "", f'<div class="caption">{notes}</div>'),
     ]

@@ -1,4 +1,4 @@
-"""The report of one study: all figures and tables in one HTML file."""
+"""The report of one study: all figures and tables in one HTML file, also while it runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import TypeVar
 
+from hpo_core.journal.protocol import Journal
 from hpo_core.model.events import (
     CeilingRaised,
     Entry,
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import front_figure, front_table, incumbent, learning_curves
+from hpo_core.report.curves import front_figure, front_table, grid_figures, incumbent, learning_curves
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
-from hpo_core.report.grid_map import grid_figures
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
 from hpo_core.report.parameters import parameter_figures
@@ -287,3 +288,51 @@ SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], .
     failures,
 )
 """What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""
+
+
+LIVE_SECONDS = 5.0
+"""Least time between two reports."""
+_REST = 4.0
+"""A page that takes a second to write is written again after four of these at the earliest."""
+
+
+class LiveReport:
+    """A report that is written anew where its journal has grown.
+
+    Args:
+        journal: read again whenever it has grown.
+        path: of the page.
+        folder: of the study, for the ends of its logs.
+        links: what the head shows; asked for each time.
+    """
+
+    def __init__(
+        self, journal: Journal, name: str, path: Path, *, folder: Path, links: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._journal, self._name, self._path, self._folder, self._links = journal, name, path, folder, links
+        self._entries = -1
+        self._goes_on = True
+
+    def write(self) -> bool:
+        """Write the page where the journal has grown; returns whether the study may still go on.
+
+        Raises:
+            StudyNotFoundError: there is no such study.
+            JournalError: its journal is damaged.
+            StorageError: the file cannot be written.
+        """
+        known = self._journal.info(self._name).entries
+        if known != self._entries:
+            series = read_series(self._journal.entries(self._name, 0, known))
+            self._goes_on = series.study.status == "open"
+            write_page(render(series, self._links(), folder=self._folder, live=self._goes_on), self._path)
+            self._entries = known
+        return self._goes_on
+
+    def follow(self) -> None:
+        """Write until the study has ended; the last page does not load itself anew."""
+        while True:
+            began = monotonic()
+            if not self.write():
+                return
+            sleep(max(LIVE_SECONDS, _REST * (monotonic() - began)))

@@ -39,12 +39,10 @@ from hpo_core.views.hop_views import (
     worker_name,
     worker_uses,
 )
-from hpo_core.views.states import attempt_state
-from hpo_core.views.trial_story import usage_words
+from hpo_core.views.states import attempt_state, usage_words
 
 BARS = 5_000
 """Attempts drawn, the longest ones."""
-_ONE_AT_A_TIME = "Each row is a worker, each bar one attempt; in a gap"
 ROWS = {
     "worker": "Each row is a model that trains, each bar one attempt.",
     "gang": "Each row is a {}, on as many slots as it has ranks, each bar one attempt.",
@@ -52,13 +50,12 @@ ROWS = {
         "Each bar is one attempt, each row of a device one job at a time: as many rows as it ever had at once. An "
         "attempt whose device was never told, for it was lost, stands at its worker."
     ),
-    "pool": (
-        f"{_ONE_AT_A_TIME} another study of the pool had the worker, or it was idle (Slots of the pool tells which)."
-    ),
-    "address": (f"{_ONE_AT_A_TIME} no job of this study ran there; whether others used the worker is not recorded."),
-    "slot": f"{_ONE_AT_A_TIME} its worker was idle or not there.",
+    "slot": "Each row is a worker, each bar one attempt; in a gap the worker was idle, or not there.",
+    "pool": "Each row is a worker, each bar one attempt; in a gap it was idle, or another study of the pool had it.",
 }
-"""Meaning of rows, bars and gaps: a gap is idle time only where nobody else can use the worker."""
+"""Meaning of rows, bars and gaps."""
+
+
 COLORS = {"running": RUNNING, "diverged": CANDIDATE, "failed": FAILED, "lost or preempted": LOST}
 """Of attempts without a result, in the order of the legend."""
 
@@ -85,9 +82,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     kind = "gang" if gangs and together and one != "model" else spec.room_word
-    if kind == "slot":
-        kind = "pool" if spec.pool_name else spec.cluster.kind
-    words = ROWS.get(kind, ROWS["slot"]).format(one)
+    words = ROWS["pool" if kind == "slot" and spec.pool_name else kind].format(one)
     share, title = series.utilization, "Jobs over time"
     if uses:
         title += f": {percent(mean_occupancy(uses) or 0.0)} of the devices' compute claimed in the mean"

@@ -10,23 +10,22 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.series import Series
 from hpo_core.report.style import scale, text
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
+from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
-from hpo_core.views.states import trial_state
-from hpo_core.views.trial_story import trial_story, usage_words
+from hpo_core.views.states import trial_state, trial_story, usage_words
 
 TAIL = 3_000
 """Bytes of one log."""
@@ -70,17 +69,11 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
     names = dict.fromkeys(spec.space)
     for trial in series.trials:  # a journal from elsewhere may hold others
         names |= dict.fromkeys(trial.params)
-    totals = {trial.number: _AttemptTotals() for trial in series.trials}
+    attempts: dict[int, list[Span]] = {trial.number: [] for trial in series.trials}
     for span in series.spans:
-        seconds, own = span.end - span.start, totals[span.trial]
-        own.seconds.append(seconds)
-        own.usages += [] if span.usage is None else [span.usage]
-        outcome = span.outcome or "running"
-        used = usage_words(span.usage, unit=spec.unit_word)
-        times = duration(span.start), duration(seconds)
-        own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])
-    measured = any(own.usages for own in totals.values())
-    rows = [_cells(series, trial, totals[trial.number], measured=measured) for trial in series.trials]
+        attempts[span.trial].append(span)
+    measured = any(span.usage is not None for span in series.spans)
+    rows = [_cells(series, trial, attempts[trial.number], measured=measured) for trial in series.trials]
     drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
     axis = drawn.axis(text(series.metric))
     return {
@@ -95,20 +88,11 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         "winner": None if best is None else best.trial,
         "maximize": series.maximize,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
-        "details": _details(series, totals, folder),
+        "details": _details(series, attempts, folder),
     }
 
 
-class _AttemptTotals:
-    """Seconds, usages and rows of the attempts of a trial."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.usages: list[Usage] = []
-        self.attempts: list[list[Any]] = []
-
-
-def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measured: bool) -> dict[str, Any]:
+def _cells(series: Series, trial: TrialRecord, attempts: Sequence[Span], *, measured: bool) -> dict[str, Any]:
     study, spec = series.study, series.study.spec
     loss, at = series.best_loss(trial), series.bests.get(trial.number)
     found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
@@ -118,10 +102,10 @@ def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measur
     found["at"] = None if at is None else at.resource
     last = trial.results[-1].metrics if trial.results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(totals.seconds), 1)
+    seconds = round(math.fsum(span.end - span.start for span in attempts), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
     if measured:  # the largest memory, the others of the latest attempt
-        usages = totals.usages
+        usages = [span.usage for span in attempts if span.usage is not None]
         found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
         found["cores"] = usages[-1].cores if usages else None
         found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
@@ -136,7 +120,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
 
 
-def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
+def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     study, partitions = series.study, PartitionNames.of(series.study.spec)
     left = DETAIL_BYTES
@@ -148,7 +132,7 @@ def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | N
         own: dict[str, Any] = {
             "curve": thinned_curve(series, trial),
             "story": [line[:2_000] for line in (created.partition(": ")[0], *others)],
-            "attempts": totals[trial.number].attempts,
+            "attempts": [_attempt(span, study.spec.unit_word) for span in attempts[trial.number]],
         }
         if partitions is not None:
             own["visits"] = _visits(trial, partitions)
@@ -160,6 +144,12 @@ def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | N
             break
         found[trial.number] = {key: value for key, value in own.items() if value}
     return found
+
+
+def _attempt(span: Span, unit: str) -> list[Any]:
+    times = duration(span.start), duration(span.end - span.start)
+    used = usage_words(span.usage, unit=unit)
+    return [span.attempt, span.target, span.outcome or "running", *times, span.worker, used]
 
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:

@@ -277,14 +277,14 @@ def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
     needs = [_merged(group) for group in groups.values()]
     last: dict[tuple[str, str], float] = {}
     for need in needs:
-        source = need.objective, need.code
-        last[source] = max(last.get(source, 0.0), need.measured_at)
-
-    def order(need: MeasuredNeed) -> tuple[Any, ...]:
-        source = need.objective, need.code
-        return need.objective, -last[source], need.code, need.architecture, -(need.memory or 0), repr(need.params)
-
-    return sorted(needs, key=order)
+        last[need.objective, need.code] = max(last.get((need.objective, need.code), 0.0), need.measured_at)
+    return sorted(
+        needs,
+        key=lambda need: (
+            *(need.objective, -last[need.objective, need.code], need.code),
+            *(need.architecture, -(need.memory or 0), repr(need.params)),
+        ),
+    )
 
 
 def _merged(group: list[Measurement]) -> MeasuredNeed:

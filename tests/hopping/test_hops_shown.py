@@ -34,7 +34,7 @@ from hpo_core.views.hop_views import (
     visit_lines,
     worker_uses,
 )
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 from tests.report.test_report import World, html
 

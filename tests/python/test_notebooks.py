@@ -23,8 +23,7 @@ from rich.console import Console
 import hpo_core as hpo
 from docs.hooks.notebooks import NOTEBOOKS, ROOT, cleaned, executed
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.report.notebook_cells import study_cell
-from hpo_core.report.pictures import search_picture
+from hpo_core.report.pictures import search_picture, study_cell
 from hpo_flows import python_progress
 from hpo_flows.progress import PlainLines
 from hpo_flows.python_progress import Cell, ShownProgress, notebook_shell

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hpo_core.model.events import JobCompleted, JobGranted
-from hpo_core.report.grid_map import GridCells, grid_figures
+from hpo_core.report.curves import GridCells, grid_figures
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure

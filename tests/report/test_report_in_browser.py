@@ -15,8 +15,7 @@ import pytest
 from hpo_core.journal.codec import decode_entry
 from hpo_core.report import html_page
 from hpo_core.report.comparison import Comparison, write_comparison
-from hpo_core.report.live import LiveReport
-from hpo_core.report.study_page import write_report
+from hpo_core.report.study_page import LiveReport, write_report
 from tests.deployed.test_browser import PATIENCE, page
 from tests.golden.make import FOLDER as GOLDEN
 from tests.report.packed_study import packed_study

@@ -19,7 +19,7 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, Rung
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from hpo_flows.prefect_pages.study_tasks import job_name, state_of
 from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
