@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import memory_words
@@ -146,16 +146,8 @@ def pool_slots(series: Series) -> Figure | None:
     spec, unit = series.study.spec, series.study.spec.room_word
     if not (spec.pool_name or spec.cluster.scales) or not series.spans or series.wall <= 0:
         return None
-    held: Steps = []
-    caption, there, where = POOL_USED, f"{unit}s that it might use", " of the pool"
-    if unit == "worker":
-        caption, busy = WORKERS_USED, [Busy(one.started, one.ended, one.worker) for one in units_of(series)]
-    elif unit == "device":
-        busy = [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared]
-        held = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
-    else:
-        busy = [Busy(one.start, one.end, "", one.slots) for one in series.spans]
-        held = [(time, float(inventory.slots)) for time, inventory in series.capacities]
+    busy, held, caption = _POOL_USE[unit](series)
+    there, where = f"{unit}s that it might use", " of the pool"
     if spec.cluster.scales is not None:
         unit, there, where, caption = "worker", "workers there", "", WORKERS_THERE
     divisor, across = time_axis(series.wall)
@@ -173,6 +165,29 @@ def pool_slots(series: Series) -> Figure | None:
         title += f", of {mean_of(held, series.wall):.2f}"
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", rangemode="tozero", nticks=10, tickformat="~g"))
     return Figure("pool", title, caption.format(text(spec.pool_name, 60)), data, shape)
+
+
+def _held(series: Series, count: str) -> Steps:
+    return [(time, float(getattr(inventory, count))) for time, inventory in series.capacities]
+
+
+_POOL_USE: dict[str, Callable[[Series], tuple[list[Busy], Steps, str]]] = {
+    "worker": lambda series: (
+        [Busy(one.started, one.ended, one.worker) for one in units_of(series)],
+        [],
+        WORKERS_USED,
+    ),
+    "device": lambda series: (
+        [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared],
+        _held(series, "shared_devices"),
+        POOL_USED,
+    ),
+    "slot": lambda series: (
+        [Busy(one.start, one.end, "", one.slots) for one in series.spans],
+        _held(series, "slots"),
+        POOL_USED,
+    ),
+}
 
 
 def in_use(busy: Iterable[Busy]) -> Steps:

@@ -57,7 +57,7 @@ class Importances:
     resource: int
     """The lowest rung with enough results."""
     study: optuna.Study
-    """Those results; a training that diverged counts as the worst of them."""
+    """The results there; a training that diverged counts as the worst of them."""
 
     @property
     def results(self) -> int:
@@ -195,7 +195,7 @@ def importance_bars(found: Importances) -> Figure | None:
     )
     across = axis("share of importance", tickformat=".0%", range=[0, max(shares) * 1.12])
     labels = {"tickvals": names, "ticktext": [_label(name) + "  " for name in names]}
-    up = axis(showgrid=False, ticks="", autorange="reversed", **labels)
+    up = axis("", showgrid=False, ticks="", autorange="reversed", **labels)
     shape = layout(90 + 32 * len(names), xaxis=across, yaxis=up)
     return Figure("importances", "Which parameters matter", caption, [bars], shape, zoom=False)
 
@@ -274,7 +274,7 @@ def parallel_coordinates(series: Series, found: Importances) -> Figure | None:
     if len(trials) < 5:
         return None
     places = scale((trial.value for trial in trials), maximize=series.maximize)
-    values = [rounded(places.place(trial.value)) for trial in trials]
+    values = [rounded(places.place(trial.values[0])) for trial in trials]
     ticks, words = places.ticks()
     dimensions = [_dimension(name, trials) for name in names[:AXES]]
     dimensions.append({"label": text(series.metric, 15), "values": values, "tickvals": ticks, "ticktext": words})

@@ -56,7 +56,7 @@ class Figure:
 
     def plotly(self) -> go.Figure:
         """The figure apart from a page, for a script or a notebook, with its title."""
-        from hpo_core.report.html_page import NotebookFigure  # takes a third of a second
+        from hpo_core.report.notebook_figure import NotebookFigure  # takes a third of a second
 
         title = {"text": html.escape(self.title), "y": 0.99, "yanchor": "top"}
         margin = self.layout["margin"] | {"t": self.layout["margin"]["t"] + 40}

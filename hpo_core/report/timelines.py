@@ -57,7 +57,7 @@ ROWS = {
 
 
 COLORS = {"running": RUNNING, "diverged": CANDIDATE, "failed": FAILED, "lost or preempted": LOST}
-"""Of attempts without a result, in the order of the legend."""
+"""Colours of attempts without a result, in the order of the legend."""
 
 
 def jobs_over_time(series: Series) -> Figure | None:

@@ -25,7 +25,7 @@ TRIAL_IN_MLFLOW = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "FA
 """Status of a trial to that of its run, which runs in all other cases."""
 
 
-class AttemptState(NamedTuple):
+class AttemptWords(NamedTuple):
     """The word for an attempt in figures, and the name of its task run's state in Prefect."""
 
     word: str
@@ -33,17 +33,17 @@ class AttemptState(NamedTuple):
 
 
 _ATTEMPTS = {
-    None: AttemptState("running", "Running"),
-    Outcome.COMPLETED: AttemptState("completed", "Completed"),
-    Outcome.DIVERGED: AttemptState("diverged", "Completed"),
-    Outcome.LOST: AttemptState("lost or preempted", "Crashed"),
-    Outcome.PREEMPTED: AttemptState("lost or preempted", "Cancelled"),
+    None: AttemptWords("running", "Running"),
+    Outcome.COMPLETED: AttemptWords("completed", "Completed"),
+    Outcome.DIVERGED: AttemptWords("diverged", "Completed"),
+    Outcome.LOST: AttemptWords("lost or preempted", "Crashed"),
+    Outcome.PREEMPTED: AttemptWords("lost or preempted", "Cancelled"),
 }
 
 
-def attempt_state(outcome: Outcome | None) -> AttemptState:
+def attempt_state(outcome: Outcome | None) -> AttemptWords:
     """State of an attempt by the way it ended; None: it runs."""
-    return _ATTEMPTS.get(outcome, AttemptState("failed", "Failed"))
+    return _ATTEMPTS.get(outcome, AttemptWords("failed", "Failed"))
 
 
 def study_word(study: Study, *, driven: bool) -> str:
