@@ -73,7 +73,7 @@ class VirtualUnits(VirtualExecutor):
     def _duration(self, job: Job, slot: Slot) -> float:
         unit = job.unit
         assert unit is not None, "a whole job has no place to run"
-        part = sum(self._sizes[unit.of_rank(rank).index] for rank in range(unit.ranks)) / self._epoch
+        part = self._sizes[unit.index] / self._epoch
         if unit.trains or job.checkpoint is None:
             return self._seconds(job) * part
         begin = msgspec.structs.replace(job.checkpoint, resource=job.target - 1)

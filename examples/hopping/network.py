@@ -41,12 +41,11 @@ def train(trial: Trial) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["learning_rate"], momentum=trial.params["momentum"])
     trial.track(model=model, optimizer=optimizer)  # what travels to the worker that holds the next partition
     trial.evaluate_with(lambda partition: evaluate(model, partition))
-    parallel = trial.data_parallel(model)  # several workers train what is left at the end, with training: {gang: auto}
 
     for _ in trial.steps():
         images, labels = tensors(trial.partition)
         model.train()
-        for batch in trial.batches(torch.randperm(len(images)), trial.params["batch_size"]):
+        for batch in torch.randperm(len(images)).split(trial.params["batch_size"]):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(parallel(images[batch]), labels[batch]).backward()
+            nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
             optimizer.step()

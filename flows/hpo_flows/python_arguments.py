@@ -50,7 +50,7 @@ def objective_settings(
         _check_space(space)
         return data | {"style": style or "handle", "space": plain_settings(space)}, "min"
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna.space_discovery import find_space
+    from hpo_core.training.optuna_space import find_space
 
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
@@ -108,7 +108,7 @@ def check_objective(objective: Callable[..., Any]) -> None:
             'hpo.tune(train, ...), or its name, "module:train".'
         )
     if inspect.isclass(objective):
-        from hpo_core.training.optuna.trial_adapter import objective_callable
+        from hpo_core.training.optuna_trial import objective_callable
 
         try:
             objective_callable(objective)

@@ -295,7 +295,7 @@ def _optuna_space(
     from hpo_core.model.rng import Stream
     from hpo_core.spec import StudySpec
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna.space_discovery import find_space
+    from hpo_core.training.optuna_space import find_space
 
     found = find_space(load_objective(objective, [folder])).space
     search = {"method": "random", "configs": 1, "max_resource": 1}

@@ -58,7 +58,6 @@ from hpo_core.views.summary import (
     constraint_words,
     exhausted_words,
     front_rows,
-    gang_words,
     other_best_words,
     packing_words,
     rule_words,
@@ -353,7 +352,7 @@ def _settings(study: Study, summary: StudySummary, created: float, now: float) -
     yield "objective", short_name(spec.objective)
     yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
     yield "packing", packing_words(spec.packing)
-    yield "gangs", gang_words(study)
+    yield "gangs", study.parts.sizes.words()
     yield "share", share_words(spec.share, spec.slot_word)
     yield "data", hopping_line(study)
     yield "created", time.strftime("%Y-%m-%d %H:%M", time.localtime(created))

@@ -88,7 +88,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.spec.study_yaml import in_one_line
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna.space_discovery import find_space
+    from hpo_core.training.optuna_space import find_space
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(

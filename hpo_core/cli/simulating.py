@@ -271,7 +271,7 @@ def _limits(
         found.append("Models do not hop here: each worker has all data.")
     if any(one.scenario.spec.packs for one in answers):
         found.append("Jobs share no devices here: each worker runs one job at a time.")
-    if any(one.scenario.spec.has_unknown_speedups for one in answers):
+    if any(one.scenario.spec.measures_speedups for one in answers):
         found += LINEAR
     if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")

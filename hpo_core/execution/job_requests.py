@@ -39,17 +39,6 @@ class JobRequests:
         self._top = spec.search.outline().max_resource
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
-    def _partitions(self, job: Job) -> dict[str, Any]:
-        # Which partitions of the data a job sees: all of them, unless it is a unit of an epoch.
-        spec, unit = self._spec, job.unit
-        found: dict[str, Any] = {"partition_folder": spec.partition_folder, "load": self.load}
-        if unit is not None:
-            seen = (unit.partition,)
-            return found | ({"partitions": seen} if unit.trains else {"validation": seen, "weights": (1.0,)})
-        files, count = spec.partitions, spec.trained_partitions
-        names = tuple(file.name for file in files)
-        return found | {"partitions": names[:count], "validation": names[count:], "weights": weights_of(files[count:])}
-
     def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
         """The request of one attempt.
 
@@ -57,7 +46,20 @@ class JobRequests:
             portion: the part of a device that it was placed on; None: its worker is all its own.
             gang: which rank of a gang it is; None: it trains alone.
         """
-        spec = self._spec
+        spec, unit = self._spec, job.unit
+        files, count = spec.partitions, spec.trained_partitions
+        names = tuple(file.name for file in files)
+        seen: dict[str, Any] = {
+            "partitions": names[:count],
+            "validation": names[count:],
+            "weights": weights_of(files[count:]),
+        }
+        if unit is not None:  # of an epoch: it sees one partition
+            seen = (
+                {"partitions": (unit.partition,)}
+                if unit.trains
+                else {"validation": (unit.partition,), "weights": (1.0,)}
+            )
         return JobRequest(
             study=spec.study,
             job=job,
@@ -80,8 +82,10 @@ class JobRequests:
             process=spec.training.process,
             zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
-            elapsed=0.0 if job.unit is None else job.unit.elapsed,
-            **self._partitions(job),
+            elapsed=0.0 if unit is None else unit.elapsed,
+            partition_folder=spec.partition_folder,
+            load=self.load,
+            **seen,
             style=spec.style,
             unit_is_whole=self._unit_is_whole,
             space=self._space,

@@ -11,10 +11,7 @@ from hpo_core.hopper.unit_times import UnitTimes
 
 
 class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A pass of one configuration over one partition, on one worker (a sub-epoch).
-
-    A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
-    """
+    """A pass of one configuration over one partition, on one worker (a sub-epoch)."""
 
     configuration: int
     """Number of the trial."""
@@ -25,18 +22,6 @@ class PlannedUnit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str
     number: int
     """Number of the unit in its schedule, from 0. It tells a late end of a lost unit apart."""
-    others: tuple[tuple[int, str], ...] = ()
-    """(partition, worker) of the other ranks of a gang, from rank 1 on."""
-
-    @property
-    def seats(self) -> tuple[tuple[int, str], ...]:
-        """(partition, worker) of all ranks, from rank 0 on."""
-        return ((self.partition, self.worker), *self.others)
-
-    @property
-    def partitions(self) -> tuple[int, ...]:
-        """Partitions that are visited, by rank."""
-        return tuple(partition for partition, _ in self.seats)
 
 
 class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -50,9 +35,6 @@ class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if this was the last epoch that the configuration was given."""
 
 
-Step = tuple[int, ...]
-"""Partitions that a record says are seen next: one, or several by the ranks of a gang."""
-
 WHOLE = 1_000_000
 """Work of one unit on a partition of mean size and workers of slowness 1. Integers: equal work compares equal."""
 NOTICED = 0.05
@@ -62,8 +44,8 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "has_gangs", "left", "number", "open", "orders",
-                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced", "to",
+                 "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
@@ -72,14 +54,8 @@ class Visiting:
         self.epoch = epoch
         """The epoch under way."""
         self.to = to
-        self.orders: Mapping[int, Sequence[Step]] = {}
-        """Recorded steps that have to be followed, by epoch."""
-        self.has_gangs = False
-        """True if some of them are gangs."""
-        self.alone = False
-        """True if its units have one rank, whatever there is room for."""
-        self.since = 0
-        """Place in the order in which configurations began to wait."""
+        self.orders: Mapping[int, Sequence[int]] = {}
+        """Recorded orders of visits that have to be followed, by epoch."""
         self.visits: list[int] = []
         """Partitions that were visited in this epoch."""
         self.left = 0
@@ -97,24 +73,10 @@ class Visiting:
         self.priced = -1
         """The price list that ``work`` was summed with."""
 
-    def next_step(self, behind: int) -> Step | None:
-        for step in self.orders.get(self.epoch, ()):
-            if behind <= 0:
-                return step
-            behind -= len(step)
-        return None
-
-    def wait_for_next(self) -> None:
-        step = self.next_step(len(self.visits))
-        if step is None:
-            self.open = self.left
-        else:
-            self.open = 1 << step[0] if len(step) == 1 else 0  # no single worker begins a recorded gang
-
-    def recorded_gang(self) -> Step:
-        """The partitions that the record says are seen together next; empty where the next unit has one rank."""
-        step = self.next_step(len(self.visits)) if self.has_gangs else None
-        return step if step is not None and len(step) > 1 else ()
+    def open_after(self, behind: int) -> int:
+        """Bits of the partitions that may follow so many visits of this epoch."""
+        order = self.orders.get(self.epoch, ())
+        return 1 << order[behind] if behind < len(order) else self.left
 
 
 class HopWorker:
@@ -218,9 +180,6 @@ class Board:
 
     def measured(self, unit: PlannedUnit, seconds: float) -> None:
         """Take the seconds of a unit that ended; prices change where the worker's slowness moved."""
-        if unit.others:
-            self.times.observe_gang(unit.configuration, unit.seats, seconds)
-            return
         worker = self.workers[unit.worker]
         self.times.observe(unit.configuration, unit.worker, unit.partition, seconds)
         slowness = self.times.slowness(worker.name)
@@ -243,7 +202,7 @@ class Board:
 
     def wait(self, visiting: Visiting) -> None:
         """The configuration has no unit in flight: it waits, in its place by remaining work."""
-        visiting.wait_for_next()
+        visiting.open = visiting.open_after(len(visiting.visits))
         cost = self.times.cost(visiting.configuration)
         if abs(cost - visiting.charged) > NOTICED * visiting.charged:
             self.charge(visiting, cost)
@@ -267,13 +226,12 @@ class Board:
         del self.waiting[bisect_left(self.waiting, visiting.entry)]
         visiting.entry = None
 
-    def take(self, visiting: Visiting, partitions: Sequence[int]) -> None:
-        """A unit on these partitions begins."""
+    def take(self, visiting: Visiting, partition: int) -> None:
+        """A unit on this partition begins."""
         self.withdraw(visiting)
-        for partition in partitions:
-            visiting.left &= ~(1 << partition)
-            visiting.work -= self.prices[partition]
-            self.loads[partition] -= visiting.charged
+        visiting.left &= ~(1 << partition)
+        visiting.work -= self.prices[partition]
+        self.loads[partition] -= visiting.charged
 
     def put_back(self, visiting: Visiting, partitions: Sequence[int]) -> None:
         """These partitions of this epoch have to be visited again."""
@@ -296,7 +254,7 @@ class Board:
             holders = [worker for worker in self.workers.values() if worker.holds >> partition & 1]
             assert sorted(map(id, self.holders[partition])) == sorted(map(id, holders))
         for each in self.configurations.values():
-            flying = [] if each.unit is None else each.unit.partitions
+            flying = [] if each.unit is None else [each.unit.partition]
             left = [partition for partition in range(len(self.names)) if each.left >> partition & 1]
             known = sorted([*each.visits, *flying, *left])
             assert known in (list(range(self.trained_on)), list(range(len(self.names))))
@@ -335,15 +293,11 @@ def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> l
 
 
 def _after_flight(visiting: Visiting, board: Board) -> int:
-    flying = () if visiting.unit is None else visiting.unit.partitions
-    step = visiting.next_step(len(visiting.visits) + len(flying))
-    if step is not None:
-        return sum(1 << partition for partition in step)
-    if visiting.left:
-        return visiting.left
+    if following := visiting.open_after(len(visiting.visits) + (visiting.unit is not None)):
+        return following
     if board.evaluated and (visiting.unit is None or visiting.unit.partition < board.trained_on):
         return board.evaluated
     if visiting.epoch == visiting.to:
         return 0
-    following = visiting.orders.get(visiting.epoch + 1)
-    return board.everything if following is None else sum(1 << partition for partition in following[0])
+    order = visiting.orders.get(visiting.epoch + 1)
+    return board.everything if order is None else 1 << order[0]

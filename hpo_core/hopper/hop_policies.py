@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hpo_core.hopper.board import Board, HopWorker, Waiting
@@ -110,3 +110,10 @@ class Randomized:
             if visiting.open >> partition & 1
         ]
         return self._rng.choice(may_start) if may_start else None
+
+
+POLICIES: dict[str, Callable[[Stream], HopPolicy]] = {
+    "remaining": lambda rng: Remaining(),
+    "randomized": Randomized,
+}
+"""Policies by name; each is made with the stream that its draws come from."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 
-from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, Step, UnitEnd, Visiting
-from hpo_core.hopper.gang_seats import further_seats, recorded_seats
+from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, UnitEnd, Visiting
 from hpo_core.hopper.hop_policies import HopPolicy, Remaining
-from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+from hpo_core.hopper.unit_times import UnitTimes
 
-OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
-"""Places of partitions in the order of the visits, by epoch; a sequence within it was seen together, by a gang."""
+OrdersByEpoch = Mapping[int, Sequence[int]]
+"""Places of partitions in the order of the visits, by epoch."""
 
 
 class HopSchedule:
@@ -20,18 +19,12 @@ class HopSchedule:
     A configuration that ended its epoch begins the next one at once; there is no barrier. Nothing here waits, and no
     worker that holds what a waiting configuration needs stays idle after :meth:`next_units`.
 
-    With ``gangs``, what is left trains in gangs while there are fewer configurations than half of the workers: a unit
-    then takes further idle workers, each with a partition that the model has not seen in this epoch, up to an equal
-    part of all workers. It waits for none of them, so sizes may differ between the units of an epoch. Its fate is what
-    is said of it as a whole: a worker that is lost meanwhile changes nothing before.
-
     Args:
         partitions: their names, or how many.
         policy: chooses among the units that may start; ``remaining`` by default.
         times: estimates of unit times, with what a pilot or the history told.
         validation: partitions that each configuration is evaluated on at the end of each epoch, in any order; they
             have the places after those of ``partitions``.
-        gangs: how many ranks a unit may have from now on; None: one. Recorded gangs are followed all the same.
 
     Raises:
         ValueError: there is no partition, or a name twice.
@@ -58,13 +51,11 @@ class HopSchedule:
         *,
         times: UnitTimes | None = None,
         validation: Sequence[str] = (),
-        gangs: GangLimit | None = None,
     ) -> None:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"HopSchedule(partitions): {names} must be at least one name, and none of them twice.")
         self.times = times or UnitTimes()
-        self.gangs = gangs or GangLimit(self.times, most=1)
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
         self._policy = policy or Remaining()
         self._to_choose: dict[str, HopWorker] = {}
@@ -73,9 +64,7 @@ class HopSchedule:
         """Idle workers that found none: only configurations that have come to wait since then can have any."""
         self._fresh: list[Visiting] = []
         """Configurations that have come to wait since then."""
-        self._flying: dict[int, PlannedUnit] = {}
-        """Gang units in flight, by number: they outlive their workers."""
-        self._added = self._joined = self._waits = self._started = 0
+        self._added = self._joined = self._started = 0
 
     # What the caller tells.
 
@@ -94,9 +83,7 @@ class HopSchedule:
             after: epochs that it has behind it.
             visited: partitions of epoch ``after + 1`` that are behind it as well, in their order (a job that goes on
                 from a durable hop).
-            orders: by epoch, the recorded order of the visits; it is followed exactly, on any number of workers. Those
-                that were seen together are a sequence within it; where they lie on too few workers, these run several
-                ranks each.
+            orders: by epoch, the recorded order of the visits; it is followed exactly, on any number of workers.
 
         Raises:
             ValueError: the configuration is under way, there is nothing to train, or an order does not visit each
@@ -115,8 +102,7 @@ class HopSchedule:
         visiting = Visiting(configuration, self._added, epoch=after + 1, to=to)
         self._added += 1
         visiting.visits = list(visited)
-        visiting.orders = {epoch: self._steps(visiting, epoch, order) for epoch, order in (orders or {}).items()}
-        visiting.has_gangs = any(len(step) > 1 for steps in visiting.orders.values() for step in steps)
+        visiting.orders = {epoch: self._checked(visiting, epoch, order) for epoch, order in (orders or {}).items()}
         visiting.left = self.board.everything & ~sum(1 << partition for partition in visited)
         self.board.charge(visiting, self.times.cost(configuration))
         self.board.configurations[configuration] = visiting
@@ -124,25 +110,18 @@ class HopSchedule:
             self._wait(visiting)
         # else for the end of a unit that was in flight when the configuration was removed
 
-    def _steps(self, visiting: Visiting, epoch: int, order: Sequence[int | Sequence[int]]) -> list[Step]:
-        """A recorded order as steps.
-
-        Raises:
-            ValueError: it does not visit each partition once, or not those first that are behind it.
-        """
-        steps = [(step,) if isinstance(step, int) else tuple(step) for step in order]
-        whole = [partition for step in steps for partition in step]
-        if sorted(whole) != list(range(self.board.trained_on)):
+    def _checked(self, visiting: Visiting, epoch: int, order: Sequence[int]) -> Sequence[int]:
+        if sorted(order) != list(range(self.board.trained_on)):
             raise ValueError(
-                f"HopSchedule.add(): the order {whole} of configuration {visiting.configuration} in epoch {epoch} "
-                f"must visit each of {self.board.trained_on} partitions once."
+                f"HopSchedule.add(): the order {list(order)} of configuration {visiting.configuration} in epoch "
+                f"{epoch} must visit each of {self.board.trained_on} partitions once."
             )
-        if epoch == visiting.epoch and whole[: len(visiting.visits)] != visiting.visits:
+        if epoch == visiting.epoch and list(order[: len(visiting.visits)]) != visiting.visits:
             raise ValueError(
                 f"HopSchedule.add(): configuration {visiting.configuration} visited {visiting.visits} in epoch "
-                f"{epoch}; the order {whole} must begin with that."
+                f"{epoch}; the order {list(order)} must begin with that."
             )
-        return steps
+        return order
 
     def remove(self, configuration: int) -> PlannedUnit | None:
         """The configuration trains no further: it was stopped, or failed for good.
@@ -189,8 +168,6 @@ class HopSchedule:
     def worker_lost(self, worker: str) -> PlannedUnit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
 
-        A gang unit goes on until it is said to have ended or failed.
-
         Raises:
             KeyError: the worker is not here.
         """
@@ -198,7 +175,7 @@ class HopSchedule:
         self.board.seat(here, None)
         self._leave(worker)
         unit, here.unit = here.unit, None
-        if unit is not None and not unit.others:
+        if unit is not None:
             self._give_back(unit)
         return unit
 
@@ -218,7 +195,7 @@ class HopSchedule:
             self._give_back(started)
             return NOT_COUNTED
         visiting.unit = None
-        visiting.visits.extend(started.partitions)
+        visiting.visits.append(started.partition)
         if visiting.left:
             self._wait(visiting)
             return COUNTED
@@ -246,35 +223,23 @@ class HopSchedule:
             self._give_back(started)
         return started is not None
 
-    def train_alone(self, configuration: int) -> None:
-        """Units of the configuration have one rank from now on, but for those of a recorded gang.
-
-        Raises:
-            KeyError: the configuration is not under way.
-        """
-        self.board.configurations[configuration].alone = True
-
     # What it answers.
 
     def next_units(self) -> list[PlannedUnit]:
         """The units that start now; from here on they are in flight."""
         fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
         self._fresh.clear()
-        started, reserved = self._start_recorded_gangs()
-        turns = [worker for worker in self._to_choose.values() if not worker.holds & reserved]
+        started: list[PlannedUnit] = []
+        turns = list(self._to_choose.values())
         if fresh and self._without_work:
             turns += [
-                worker
-                for worker in self._without_work.values()
-                if not worker.holds & reserved and any(entry[2].open & worker.holds for entry in fresh)
+                worker for worker in self._without_work.values() if any(entry[2].open & worker.holds for entry in fresh)
             ]
         board = self.board
         if len(turns) > 1:
             turns.sort(key=attrgetter("number"))
             turns = list(self._policy.in_turn(turns, board))
         for worker in turns:
-            if worker.unit is not None:  # it is a rank of a gang that began just now
-                continue
             waiting = board.waiting
             if worker.name in self._without_work:
                 waiting = fresh = [entry for entry in fresh if entry[2].entry is not None]
@@ -282,12 +247,8 @@ class HopSchedule:
             if chosen is None:
                 self._without_work[worker.name] = worker
             else:
-                visiting, partition = waiting[chosen[0]][2], chosen[1]
-                others = self._further(worker, visiting, partition, reserved)
-                started.append(self._start([(partition, worker), *others], visiting))
-        self._to_choose = {
-            name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
-        }
+                started.append(self._start(worker, waiting[chosen[0]][2], chosen[1]))
+        self._to_choose.clear()
         return started
 
     def halted(self) -> dict[str, tuple[int, ...]]:
@@ -306,10 +267,7 @@ class HopSchedule:
 
     def in_flight(self) -> list[PlannedUnit]:
         """Units that run now, those of removed configurations too."""
-        single = [
-            worker.unit for worker in self.board.workers.values() if worker.unit is not None and not worker.unit.others
-        ]
-        return [*single, *self._flying.values()]
+        return [worker.unit for worker in self.board.workers.values() if worker.unit is not None]
 
     def configurations(self) -> list[int]:
         """Configurations under way: added, not removed, their last epoch not ended."""
@@ -340,8 +298,6 @@ class HopSchedule:
         return sorted(set(partitions))
 
     def _wait(self, visiting: Visiting) -> None:
-        self._waits += 1
-        visiting.since = self._waits
         self.board.wait(visiting)
         self._fresh.append(visiting)
 
@@ -354,70 +310,27 @@ class HopSchedule:
         self._without_work.pop(worker, None)
 
     def _release(self, unit: PlannedUnit) -> PlannedUnit | None:
-        # Make the workers of a unit idle; returns the unit as it was started, None where it is not in flight.
-        started = self._flying.pop(unit.number, None)
-        for name in dict.fromkeys(worker for _, worker in unit.seats):
-            worker = self.board.workers.get(name)
-            if worker is not None and worker.unit is not None and worker.unit.number == unit.number:
-                started, worker.unit = worker.unit, None
-                self._idle(worker)
+        # Make the unit's worker idle; returns the unit as it was started, None where it is not in flight.
+        worker = self.board.workers.get(unit.worker)
+        if worker is None or worker.unit is None or worker.unit.number != unit.number:
+            return None
+        started, worker.unit = worker.unit, None
+        self._idle(worker)
         return started
 
-    def _start_recorded_gangs(self) -> tuple[list[PlannedUnit], int]:
-        """Start those that can; where one cannot, the oldest keeps its workers free of other units.
-
-        Returns what started, and the partitions whose holders begin nothing else; a bit for each.
-        """
-        started: list[PlannedUnit] = []
-        waiting = [entry[2] for entry in self.board.waiting if entry[2].recorded_gang()]
-        reserved = 0
-        for visiting in sorted(waiting, key=lambda each: each.since):
-            gang = visiting.recorded_gang()
-            holders = [self.board.holders[partition] for partition in gang]
-            free = [[worker for worker in held if not worker.holds & reserved] for held in holders]
-            seats = recorded_seats(holders, free)
-            if seats is not None:
-                started.append(self._start(list(zip(gang, seats, strict=True)), visiting))
-            elif not reserved and all(holders):
-                reserved = sum(1 << partition for partition in gang)
-        return started, reserved
-
-    def _further(
-        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
-    ) -> list[tuple[int, HopWorker]]:
-        board, gangs = self.board, self.gangs
-        if gangs.most == 1 or visiting.alone or partition >= board.trained_on:
-            return []
-        there = sum(1 for each in board.workers.values() if each.holds & board.everything)
-        known = gangs.takes(visiting.configuration)
-        most = gangs.ranks(len(board.configurations), there) if known else 1
-        if most > 1:  # as many units as with the largest size, of equal sizes
-            left = visiting.left.bit_count()
-            most = -(-left // -(-left // most))
-        free = (each for each in board.workers.values() if each.unit is None and each is not worker)
-        idle = [each for each in free if not each.holds & reserved]
-        found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
-        return found[: gangs.fitting(len(found) + 1) - 1]
-
-    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> PlannedUnit:
-        (partition, first), *others = seats
+    def _start(self, worker: HopWorker, visiting: Visiting, partition: int) -> PlannedUnit:
         unit = PlannedUnit(
             configuration=visiting.configuration,
             epoch=visiting.epoch,
             partition=partition,
-            worker=first.name,
+            worker=worker.name,
             number=self._started,
-            others=tuple((each, worker.name) for each, worker in others),
         )
         self._started += 1
-        self.board.take(visiting, unit.partitions)
-        visiting.unit = unit
-        if others:
-            self._flying[unit.number] = unit
-        for place, worker in seats:
-            worker.unit = unit
-            worker.visited(place)
-            self._leave(worker.name)
+        self.board.take(visiting, partition)
+        visiting.unit = worker.unit = unit
+        worker.visited(partition)
+        self._leave(worker.name)
         return unit
 
     def _give_back(self, unit: PlannedUnit) -> None:
@@ -426,7 +339,7 @@ class HopSchedule:
             return
         if visiting.unit is not None:  # else it was added anew, and has waited for this unit to end
             visiting.unit = None
-            self.board.put_back(visiting, unit.partitions)
+            self.board.put_back(visiting, [unit.partition])
         self._wait(visiting)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log
 
-GANG = 0.1
-"""Variance of the logarithm of a cost that gangs alone tell of: about 30 % off."""
 SPEEDS = 0.25
 """Variance of the logarithm of a worker's slowness before its first unit."""
 NOISE = 0.01
@@ -16,8 +14,6 @@ DRIFT = 0.0002
 
 REMEMBERED = 100
 """Number of evaluations whose times count for the next."""
-GANGS_REMEMBERED = 20
-"""Number of units of gangs whose times count for the next."""
 
 
 class UnitTimes:
@@ -53,8 +49,6 @@ class UnitTimes:
         self._trained_on = float("inf") if trained_on is None else trained_on
         self._evaluation, self._evaluations = 0.0, 0
         """Logarithm of an evaluation's time as a part of training's, and how often it was measured."""
-        self._gains: dict[int, tuple[float, int]] = {}
-        """Mean logarithm of a gang's speed-up over one worker, and how often it was measured, by its ranks."""
         self._sizes = [size / mean for size in sizes or ()]
         self._costs: dict[int, list[float]] = {}
         """Logarithm of a configuration's cost, and the variance of that."""
@@ -92,34 +86,6 @@ class UnitTimes:
             estimate[0] += off * gain
             estimate[1] += DRIFT - estimate[1] * gain
 
-    def observe_gang(self, configuration: int, seats: Sequence[tuple[int, str]], seconds: float) -> None:
-        """Observe a unit of several ranks: it tells how fast gangs are, and nothing about their workers.
-
-        Args:
-            seats: (partition, worker) of its ranks.
-        """
-        if not 0 < seconds < float("inf"):
-            return
-        ranks = len(seats)
-        slowness = sum(self.slowness(worker) for _, worker in seats) / ranks
-        work = slowness * sum(self.size(partition) for partition, _ in seats)
-        if configuration not in self._costs:
-            measured = log(seconds * self.gain(ranks) / work)
-            self._costs[configuration] = [measured, GANG + NOISE]
-            self._sum_of_logs += measured
-            return
-        mean, count = self._gains.get(ranks, (0.0, 0))
-        count = min(count + 1, GANGS_REMEMBERED)
-        self._gains[ranks] = mean + (log(self.cost(configuration) * work / seconds) - mean) / count, count
-
-    def gain(self, ranks: int) -> float:
-        """Speed-up of a gang over one worker: as measured, else the number of its ranks."""
-        known = self._gains.get(ranks)
-        return exp(known[0]) if known else float(ranks)
-
-    def measured_gangs(self) -> dict[int, int]:
-        return {ranks: count for ranks, (_, count) in sorted(self._gains.items())}
-
     @property
     def default(self) -> float:
         """Cost of a configuration that nothing is known about: the geometric mean of the others."""
@@ -141,71 +107,3 @@ class UnitTimes:
     def seconds(self, configuration: int, worker: str, partition: int) -> float:
         """Expected seconds of a unit."""
         return self.cost(configuration) * self.slowness(worker) * self.size(partition)
-
-
-TRIED = 2
-"""Measurements of a size before it is called too slow: the first one may import libraries."""
-
-
-class GangLimit:
-    """The largest size of a gang unit that is worth its while.
-
-    With speed-ups given, only their sizes are used. Without, units are measured: a model trains alone first, a gang has
-    at most twice as many ranks as the largest that was found fast enough, and fewer than the smallest that was found
-    too slow.
-
-    Args:
-        times: estimates of unit times, which measure gangs.
-        efficiency: a gang of g ranks is at least ``efficiency * g`` times as fast as one worker.
-        most: ranks that a unit may have; None: as many as there are workers.
-        gains: how many times as fast as one worker a gang is, by ranks.
-
-    >>> limit = GangLimit(UnitTimes(), gains={2: 1.9, 4: 3.4, 8: 5.0})
-    >>> [limit.ranks(2, workers) for workers in (3, 4, 5, 8, 40)], limit.ranks(4, 8)
-    ([1, 1, 2, 4, 4], 1)
-    """
-
-    def __init__(
-        self,
-        times: UnitTimes,
-        *,
-        efficiency: float = 0.75,
-        most: int | None = None,
-        gains: Mapping[int, float] | None = None,
-    ) -> None:
-        self._times = times
-        self._wanted = efficiency * (1 - 1e-12)  # 0.7 * 3 is below 2.1 in floats
-        self.most = most
-        """Ranks that a unit may have at most; None: as many as there are workers."""
-        self._sizes = None
-        if gains:
-            self._sizes = [1, *sorted(ranks for ranks, gain in gains.items() if gain >= self._wanted * ranks)]
-
-    @property
-    def measures(self) -> bool:
-        """True if sizes of gangs are found by measuring; False: they were given, or there are no gangs."""
-        return self._sizes is None and self.most != 1
-
-    def ranks(self, configurations: int, workers: int) -> int:
-        """Largest number of ranks for the next unit: an equal part of the workers where models are few, else 1."""
-        if 2 * configurations >= workers or not configurations:
-            return 1
-        return self.fitting(workers // configurations)
-
-    def takes(self, configuration: int) -> bool:
-        """True if a model may train in gangs. Where gangs are measured, its time on one worker must be known first."""
-        return not self.measures or self._times.is_known(configuration)
-
-    def fitting(self, ranks: int) -> int:
-        """The largest size that is worth its while and not above this."""
-        ranks = max(1, min(ranks, self.most or ranks))
-        if self._sizes is not None:
-            return max(size for size in self._sizes if size <= ranks)
-        return min(ranks, self._measured())
-
-    def _measured(self) -> int:
-        counts = self._times.measured_gangs()
-        fast = {size for size in counts if self._times.gain(size) >= self._wanted * size}
-        largest = max(fast, default=1)
-        slow = min((size for size, count in counts.items() if size > largest and count >= TRIED), default=None)
-        return 2 * largest if slow is None else min(2 * largest, slow - 1)

@@ -13,7 +13,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.measurement import UsageField
-from hpo_core.model.hops import TogetherField, VisitsField
+from hpo_core.model.hops import VisitsField
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report, Stage
 
 FORMAT = 1
@@ -245,8 +245,6 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     """What the attempt used of its machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET
     """Where models hop: which partition the trial saw where and when, in that order; a rerun follows it."""
-    together: TogetherField = msgspec.UNSET
-    """Ranks of each of the units that these visits are of; not set where all have one."""
 
     @property
     def infeasible(self) -> bool:
@@ -267,8 +265,6 @@ class AttemptFailed(_JobFact, frozen=True):
     """As in :class:`JobCompleted`."""
     visits: VisitsField = msgspec.UNSET
     """Units that had ended; where the job goes on after them, its next attempt has them as well."""
-    together: TogetherField = msgspec.UNSET
-    """As in :class:`JobCompleted`."""
 
 
 class CheckpointCondemned(_Fact, frozen=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 import msgspec
 
 
@@ -35,22 +33,11 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     """Number of loaded partitions that may stay in the memory of its worker, however large; small ones all stay."""
     elapsed: float = 0.0
     """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
-    others: tuple[tuple[str, int], ...] = ()
-    """Name and index of the partitions that the other ranks of a gang see, from rank 1 on."""
-
-    @property
-    def ranks(self) -> int:
-        return 1 + len(self.others)
 
     @property
     def ends_epoch(self) -> bool:
         """True if it is the last one of its epoch that trains."""
-        return self.trains and self.place + self.ranks >= self.count
-
-    def of_rank(self, rank: int) -> Unit:
-        """Replace the partition by the one that a rank sees."""
-        name, index = ((self.partition, self.index), *self.others)[rank]
-        return msgspec.structs.replace(self, partition=name, index=index)
+        return self.trains and self.place + 1 >= self.count
 
 
 class Doubt(msgspec.Struct, frozen=True, gc=False):
@@ -78,21 +65,5 @@ class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of the state that the trial came with."""
 
 
-def units_of(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> Iterator[tuple[Visit, ...]]:
-    """The visits, unit by unit: of a gang, those of all ranks, from rank 0 on.
-
-    >>> [len(unit) for unit in units_of([Visit(0, place, "w", 0.0, 1.0, 9) for place in range(4)], (2, 1, 1))]
-    [2, 1, 1]
-    """
-    sizes = iter(together or ())
-    first = 0
-    while first < len(visits):
-        ranks = next(sizes, 1)
-        yield tuple(visits[first : first + ranks])
-        first += ranks
-
-
-TogetherField = tuple[int, ...] | msgspec.UnsetType
-"""Field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
 VisitsField = tuple[Visit, ...] | msgspec.UnsetType
 """Field of a report or an event: not set, and left out of the journal, where models do not hop."""

@@ -9,7 +9,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
 from hpo_core.model.devices.measurement import UsageField
-from hpo_core.model.hops import Doubt, TogetherField, Unit, VisitsField
+from hpo_core.model.hops import Doubt, Unit, VisitsField
 
 
 class _Stage(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
@@ -173,8 +173,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the attempt used of its machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET
     """Where models hop: which partition the trial saw where and when, in that order, from the job's start."""
-    together: TogetherField = msgspec.UNSET
-    """Ranks of each of the units that these visits are of; not set where all have one."""
     unit: int | msgspec.UnsetType = msgspec.UNSET
     """Number of the unit that was trained, where it is not the whole job."""
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET

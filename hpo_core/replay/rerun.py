@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from hpo_core.model.events import (
     StudyCreated,
     TrialCreated,
 )
-from hpo_core.model.hops import units_of
 from hpo_core.spec import StudySpec
 from hpo_core.spec.validation_errors import check_plain
 
@@ -46,7 +44,7 @@ def rerun_spec(
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
     ranks: dict[tuple[int, int], int] = {}
-    visits: dict[int, dict[int, list[int | list[int]]]] = {}
+    visits: dict[int, dict[int, list[int]]] = {}
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):
@@ -125,19 +123,13 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
     return sorted(found)
 
 
-def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int | list[int]]]:
-    """Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out.
-
-    Those that the ranks of a gang saw together are a list.
-    """
-    orders: dict[int, list[int | list[int]]] = {}
-    seen: Counter[int] = Counter()
-    for unit in units_of(event.visits or (), event.together):
-        places, epoch = [visit.partition for visit in unit], unit[0].epoch + 1
-        if places[0] < trained_on:
-            orders.setdefault(epoch, []).append(places if len(places) > 1 else places[0])
-            seen[epoch] += len(places)
-    return {epoch: order for epoch, order in orders.items() if seen[epoch] == trained_on}
+def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int]]:
+    """Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out."""
+    orders: dict[int, list[int]] = {}
+    for visit in event.visits or ():
+        if visit.partition < trained_on:
+            orders.setdefault(visit.epoch + 1, []).append(visit.partition)
+    return {epoch: order for epoch, order in orders.items() if len(order) == trained_on}
 
 
 def _grant(

@@ -221,7 +221,6 @@ def hop_figure(series: Series) -> Figure | None:
 
 def _unit_words(unit: HopUnit, names: PartitionNames) -> str:
     words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names.all[unit.partition], 60)}, {duration(unit.seconds)}"
-    words += f"<br>rank {unit.rank} of {unit.ranks}, which train together" if unit.ranks > 1 else ""
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
 
 

@@ -154,13 +154,13 @@ def _attempt(span: Span, unit: str) -> list[Any]:
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     # A row for each of the latest epochs: number, partitions in order, workers, those of validation, time.
-    epochs = [epoch for result in trial.results for epoch in epochs_of(result.visits or (), names, result.together)]
+    epochs = [epoch for result in trial.results for epoch in epochs_of(result.visits or (), names)]
     return [
         [
             epoch.epoch,
-            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.trained], VISITS_NAMED),
-            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.trained], VISITS_NAMED),
-            listed([f"{name} on {worker}" for [(name, worker, _)] in epoch.evaluated], VISITS_NAMED),
+            listed([name for name, _, _ in epoch.trained], VISITS_NAMED),
+            listed([worker for _, worker, _ in epoch.trained], VISITS_NAMED),
+            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
             duration(epoch.seconds),
         ]
         for epoch in epochs[-EPOCHS:]

@@ -50,8 +50,8 @@ class RecordedStudy(Filled, frozen=True):
     """Parameters of the trials, by number."""
     numbers: list[int] = msgspec.field(default_factory=list)
     """Numbers of the trials in the source, whose training seeds they keep; empty: equal."""
-    visits: list[dict[int, list[int | list[int]]]] = msgspec.field(default_factory=list)
-    """By trial and epoch (from 1): order in which the model visited the partitions; those of one gang are a list."""
+    visits: list[dict[int, list[int]]] = msgspec.field(default_factory=list)
+    """By trial and epoch (from 1): order in which the model visited the partitions."""
     unit_is_whole: bool = False
     """Whether one unit is a whole training, as in the source."""
     any_metric: bool = False
@@ -108,7 +108,7 @@ class RecordedSearch(SearchSettings):
     def number_of_seed(self, trial: int) -> int:
         return self.study_record.numbers[trial] if self.study_record.numbers else trial
 
-    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int | Sequence[int]]]:
+    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
         return self.study_record.visits[trial] if trial < len(self.study_record.visits) else {}
 
 

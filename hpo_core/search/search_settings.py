@@ -197,11 +197,8 @@ class SearchSettings(Part, ABC):
         """True if one of several metrics suffices for a result; asked for each result."""
         return False
 
-    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int | Sequence[int]]]:
-        """By epoch, from 1: in which order a trial's model has to visit the partitions; epochs left out are free.
-
-        Those that are seen together by the ranks of a gang are a sequence within it.
-        """
+    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
+        """By epoch, from 1: in which order a trial's model has to visit the partitions; epochs left out are free."""
         return {}
 
     def number_of_seed(self, trial: int) -> int:

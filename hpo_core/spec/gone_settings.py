@@ -97,6 +97,12 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
             )
         if gone.instead:
             found = _replaced(found, sections, {key: value for key, value in section.items() if key != name})
+    training = found.get("training")
+    if found.get("data") is not None and isinstance(training, Mapping) and training.get("gang", 1) != 1:
+        raise SpecError(
+            f"journal: training.gang = {training['gang']!r}, and data: this version trains each model that hops on one "
+            f"worker; read this study with the last one that did otherwise, the development version of {_WITH_ALL}."
+        )
     return found
 
 

@@ -101,16 +101,9 @@ REFUSALS = (
     ),
     Refusal(
         "training.gang = {gang}, and data",
-        lambda spec: spec.gangs and spec.hops and spec.training.gang != "auto",
-        "gangs train only where there are fewer than half as many models as workers, with the ranks that these leave",
-        "set training.gang to auto and scaling.most to {gang}, or drop data and give each rank its part of a batch by "
-        "trial.shard()",
-    ),
-    Refusal(
-        "training.gang = {gang}, data, and share",
-        lambda spec: spec.gangs and spec.hops and spec.share is not None,
-        "a gang needs several workers at one moment, and a pool gives and takes them one by one",
-        "drop share, or set training.gang to 1",
+        lambda spec: spec.gangs and spec.hops,
+        "a model that hops trains on one worker at a time",
+        "set training.gang to 1, or drop data and give each rank its part of a batch by trial.shard()",
     ),
     Refusal(
         "training.gang = {gang}, and style optuna",
@@ -248,8 +241,7 @@ def _is_shared(spec: StudySpec) -> bool:
 def least_slots(spec: StudySpec) -> int:
     gang, scaling = spec.training.gang, spec.scaling
     given = [ranks for ranks, gain in scaling.speedups.items() if gain >= scaling.efficiency * ranks]
-    least = min(given, default=2) if gang == "auto" else gang
-    return max(least, 3) if spec.hops else least  # one model is fewer than half of three workers
+    return min(given, default=2) if gang == "auto" else gang
 
 
 def check_given(spec: StudySpec, space: SearchSpace) -> None:

@@ -123,7 +123,7 @@ class TrainingSpec(Part):
         default=1,
         description="Ranks (processes) that train one trial together, each on a slot of its own, by torch.distributed; "
         "1: one process. All start at once or none, and end as one attempt. auto: one while many trials wait, more "
-        "where few are left, see scaling; with data: a rank for each partition that a unit sees.",
+        "where few are left, see scaling.",
     )
 
     def allowed(self, outcome: Outcome) -> int:

@@ -257,9 +257,7 @@ class StudySpec(Part):
 
     @property
     def job_slots(self) -> int | None:
-        """Slots of a job; None: the study decides for each. Where models hop it is 1: units have ranks, not jobs."""
-        if self.hops:
-            return 1
+        """Slots of a job; None: the study decides for each."""
         return None if self.training.gang == "auto" else self.training.gang
 
     @property
@@ -271,16 +269,6 @@ class StudySpec(Part):
     def measures_speedups(self) -> bool:
         """True if the speed-ups by which trials grow are measured."""
         return self.job_slots is None and not self.scaling.speedups
-
-    @property
-    def has_unknown_speedups(self) -> bool:
-        """True if gangs may train, and nothing says how fast they are."""
-        return self.gangs and not self.scaling.speedups
-
-    @property
-    def most_ranks(self) -> int | None:
-        """Maximum number of ranks of a gang whose size the study decides: 1 without such gangs; None: no limit."""
-        return self.scaling.most if self.grows else 1
 
     @property
     def gangs(self) -> bool:

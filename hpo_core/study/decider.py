@@ -170,7 +170,6 @@ class Decider:
             violation=violation,
             usage=report.usage,
             visits=report.visits,
-            together=report.together,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:
@@ -200,7 +199,6 @@ class Decider:
             ended=report.ended,
             usage=report.usage,
             visits=report.visits,
-            together=report.together,
         )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)

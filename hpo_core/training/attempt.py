@@ -26,10 +26,10 @@ from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.model.trial import Checkpoint, LogLine, Metrics, Outcome, Point, Report
+from hpo_core.training.child.processes import is_out_of_memory, refused
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.trial_adapter import objective_callable, train_optuna_objective
-from hpo_core.training.out_of_memory import is_out_of_memory, refused
+from hpo_core.training.optuna_trial import objective_callable, train_optuna_objective
 from hpo_core.training.partition_data import is_away
 from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
 from hpo_core.training.ranks import Ranks
@@ -83,8 +83,7 @@ def run_attempt(
 
         def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
             nonlocal request, started
-            result = _result(handle, request, metrics, curve, written, started=started)
-            following = ask(_with_log(result, lines))
+            following = ask(_result(handle, request, metrics, curve, written, started=started, lines=lines))
             if following is not None:
                 request, started = following, time.time()
             return following
@@ -94,11 +93,11 @@ def run_attempt(
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
-            handle.ranks = Ranks(request.gang, own_data=job.unit is not None)
+            handle.ranks = Ranks(request.gang)
         seed_all(request.seed)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
-        with _around(function, request) as lines:
+        with _around(function, request.flow_run) as lines:
             if request.style == "optuna":
                 returned = None  # the objective's value is reported by its trial
                 train_optuna_objective(function, handle, request)
@@ -112,26 +111,24 @@ def run_attempt(
         handle.discard()
         if isinstance(error, raised):
             raise
-        return _with_log(_failure(error, handle, request, started=started, log=log), lines)
-    return _with_log(_result(handle, request, metrics, curve, written, started=started), lines)
+        return _failure(error, handle, request, started=started, log=log, lines=lines)
+    return _result(handle, request, metrics, curve, written, started=started, lines=lines)
 
 
-def _around(function: Callable[..., Any], request: JobRequest) -> AbstractContextManager[deque[LogLine]]:
+def _around(function: Callable[..., Any], flow_run: tuple[str, str]) -> AbstractContextManager[deque[LogLine]]:
     # Prefect's run logger and runtime, for a function that uses Prefect; gives the lines that are logged.
     code = getattr(function, "__code__", None)
     if "prefect" in sys.modules or "prefect" in getattr(code, "co_names", ()):
         with contextlib.suppress(ImportError):  # the core alone is installed here
-            found: AbstractContextManager[deque[LogLine]] = import_module(_RUN_LOGGER).in_flow_run(request.flow_run)
+            found: AbstractContextManager[deque[LogLine]] = import_module(_RUN_LOGGER).in_flow_run(flow_run)
             return found
     return contextlib.nullcontext(deque())
 
 
-def _with_log(report: Report, lines: deque[LogLine]) -> Report:
-    if not lines:
-        return report
+def _taken(lines: deque[LogLine]) -> tuple[LogLine, ...] | msgspec.UnsetType:
     log = tuple(lines)
     lines.clear()
-    return msgspec.structs.replace(report, log=log)
+    return log or msgspec.UNSET
 
 
 def _result(
@@ -142,6 +139,7 @@ def _result(
     written: Checkpoint | None,
     *,
     started: float,
+    lines: deque[LogLine],
 ) -> Report:
     bad_metric = request.not_finite(metrics)
     return request.report(
@@ -153,6 +151,7 @@ def _result(
         started=started,
         unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
+        log=_taken(lines),
     )
 
 
@@ -173,6 +172,7 @@ def _failure(
     *,
     started: float,
     log: Callable[[str], None] | None,
+    lines: deque[LogLine],
 ) -> Report:
     # The report of an attempt whose training function raised; see run_attempt.
     unit = request.job.unit
@@ -198,7 +198,15 @@ def _failure(
             if log is not None:
                 log(detail)
             detail = own_frames(error)
-    return request.report(outcome, message, detail=detail, started=started, unrestored=handle.unrestored, doubt=doubt)
+    return request.report(
+        outcome,
+        message,
+        detail=detail,
+        started=started,
+        unrestored=handle.unrestored,
+        doubt=doubt,
+        log=_taken(lines),
+    )
 
 
 PARAMS_HAVE = " (trial.params has "

@@ -18,13 +18,20 @@ from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
+from hpo_core.training.inherited_state import InheritedState, describe
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
 from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
-from hpo_core.training.saved_state import can_track, capture_all, put_state, restore_all, state_of
-from hpo_core.training.untracked_state import LoopWatch, untrackable
+from hpo_core.training.saved_state import (
+    LoopWatch,
+    can_track,
+    capture_all,
+    put_state,
+    restore_all,
+    state_of,
+    untrackable,
+)
 from hpo_core.training.user_code import exit_if_forked_copy
 
 
@@ -90,7 +97,6 @@ class TrialHandle:
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
-        self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
         self._curve = ReportedCurve()
         self._metrics: Metrics = {}
@@ -153,40 +159,17 @@ class TrialHandle:
     def shard(self, *arrays: Any) -> Any:
         """This rank's part of a batch; without a gang the batch itself.
 
-        Tensors, arrays, lists and whatever else has a length and can be sliced; all ranks pass the same::
+        Tensors, arrays, lists and whatever else has a length and can be sliced. All ranks must pass the same: draw the
+        order of the data from a generator of its own, which is tracked, not from one that dropout draws from, too::
 
             x, y = trial.shard(x, y)
 
         Raises:
-            ObjectiveError: they differ in length, or between ranks (looked at once a step).
+            ObjectiveError: they differ in length.
         """
         if self.ranks is not None:
-            arrays = self.ranks.shard(arrays, self.resource)
+            arrays = self.ranks.shard(arrays)
         return arrays if len(arrays) != 1 else arrays[0]
-
-    def batches(self, order: Any, batch_size: int) -> Iterator[Any]:
-        """The batches of a pass over the data, as this rank sees them: parts of ``order``, a list of indices.
-
-        Without a gang: ``batch_size`` of them at a time. In a gang: this rank's part of each batch, and a batch of all
-        ranks together has ``batch_size``. Where the ranks have a partition each (``data.partitions`` and ``gang: auto``
-        of the study), ``order`` is of the rank's own partition, and the batches take from all partitions evenly; else
-        all ranks pass the same ``order``. One loop serves all three::
-
-            for batch in trial.batches(torch.randperm(len(x)), batch_size=64):
-                loss(model(x[batch]), y[batch]).backward()
-
-        Args:
-            order: a tensor, an array, a list, or whatever else has a length and can be sliced.
-            batch_size: of the whole batch.
-
-        Raises:
-            ObjectiveError: ``batch_size`` is below 1, or what the ranks passed does not fit together.
-        """
-        if batch_size < 1:
-            raise ObjectiveError(f"trial.batches(): batch_size = {batch_size} must be at least 1.")
-        if self.ranks is not None and self.ranks.own_data:
-            return self.ranks.own_batches(order, batch_size)
-        return (self.shard(order[first : first + batch_size]) for first in range(0, len(order), batch_size))
 
     def evaluate_with(self, function: Evaluate) -> None:
         """Say how the model is evaluated on one partition of the validation data (``data.validation`` of the study).
@@ -232,8 +215,6 @@ class TrialHandle:
             if self._state is not None and self._inherited is None and name not in self._state["tracked"]:
                 raise self._mismatch(f"has no {name!r}")
             self._tracked[name] = item
-            if not is_restored_late(item):
-                self._initial_states[name] = initial_state(item)
             if self._inherited is not None:
                 self._inherited.restore_early(name, item)
             else:
@@ -252,9 +233,6 @@ class TrialHandle:
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
                 "search.max_resource, in Python method=hpo.Random(max_resource=27)."
             )
-        self._initial_states |= {
-            name: initial_state(item) for name, item in self._tracked.items() if is_restored_late(item)
-        }
         if self._inherited is not None and self._state is not None:
             self.unrestored = self._inherited.restore(self._tracked)
             if self.unrestored:
@@ -272,7 +250,6 @@ class TrialHandle:
             for name, item in self._tracked.items():
                 # once more: a schedule built after track(optimizer=...) has reset the learning rate
                 self._load(name, item)
-            self._initial_states = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
         if self.ranks is not None:
             self.ranks.begin()
@@ -447,7 +424,6 @@ class TrialHandle:
             self.warn(*self._watch.warnings())
         ranks: list[Any] | None = None
         if self.ranks is not None:
-            self.warn(*self.ranks.warnings())
             average_metrics(self.ranks, self._curve.kept(), self.target)
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)
@@ -460,7 +436,7 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, request.job.params),
+            "description": describe(self._tracked, request.job.params),
         }
         if ranks is not None:
             tree[RANKS] = ranks

@@ -130,14 +130,11 @@ def _total() -> int:
     return sum(size for _, _, size in _loaded.values())
 
 
-def is_loaded(request: JobRequest) -> bool:
-    unit = request.job.unit
-    if unit is None or not request.load:
-        return True
+def is_loaded(request: JobRequest, name: str) -> bool:
     try:
-        path = partition_path(request, unit.partition)
+        path = partition_path(request, name)
         known = _loaded.get((request.load, str(path)))
-        return known is not None and known[0] == signature_here(request, unit.partition)
+        return known is not None and known[0] == signature_here(request, name)
     except (ObjectiveError, OSError):
         return True  # the child says what is wrong
 

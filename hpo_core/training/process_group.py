@@ -17,12 +17,12 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import psutil
 
 from hpo_core.model.devices.measurement import Usage, UsageField
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
-from hpo_core.training.child.processes import HANGING, WAITED
 from hpo_core.training.request import RankPlace
 
 ARRIVAL_SECONDS = 1800.0
@@ -172,9 +172,7 @@ def gang_report(reports: Sequence[Report]) -> Report:
             for number, report in enumerate(reports)
             if number != rank
         ]
-        waits = cause.outcome is Outcome.HUNG and WAITED in cause.message
-        why = " All ranks wait for each other: not all of them make the same collective calls." if waits else ""
-        facts["message"] = f"Rank {rank} of {len(reports)}: {cause.message}{why}"
+        facts["message"] = f"Rank {rank} of {len(reports)}: {cause.message}"
         facts["detail"] = "\n".join(filter(None, (cause.detail, "The other ranks:", *others)))
     return msgspec.structs.replace(cause, checkpoint=None, **facts)
 
@@ -182,12 +180,10 @@ def gang_report(reports: Sequence[Report]) -> Report:
 def _distance(report: Report) -> int:
     if report.outcome is Outcome.PREEMPTED:
         return 9
-    if report.doubt is not msgspec.UNSET:  # its partition was gone, whatever its peers made of that
-        return 0
     if report.outcome is Outcome.LOST:
         return 8 if LOST_PEER in report.message else 2
     if report.outcome is Outcome.HUNG:
-        return 3 + next((place for place, words in enumerate(HANGING) if words in report.message), len(HANGING))
+        return 4 if f"was {psutil.STATUS_SLEEPING}" in report.message else 3
     return 1
 
 

@@ -10,9 +10,8 @@ what one process would take up.
 from __future__ import annotations
 
 import math
-import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,75 +25,23 @@ from hpo_core.training.request import RankPlace
 from hpo_core.training.saved_state import capture_all, is_module, is_torch, restore_all, state_of
 
 
-def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Numbers of examples that each rank contributes to each batch of all ranks; the last batch may be smaller.
-
-    The examples of all ranks are merged evenly: example i of a rank with n examples stands at (2 i + 1) / (2 n) of the
-    unit; of equals the lower rank's is first. That is Webster's method of apportioning seats.
-
-    >>> list(parts_of_batches([3, 2], 2)), list(parts_of_batches([6, 3, 3], 4))
-    ([[1, 1], [1, 1], [1, 0]], [[2, 1, 1], [2, 1, 1], [2, 1, 1]])
-    """
-    places = np.concatenate([(2 * np.arange(size) + 1) / (2 * size) for size in sizes if size])
-    ranks = np.repeat(np.arange(len(sizes)), sizes)[np.argsort(places, kind="stable")]
-    for first in range(0, len(ranks), batch_size):
-        yield np.bincount(ranks[first : first + batch_size], minlength=len(sizes)).tolist()
-
-
-OWN_DATA_CURE = (
-    "Train on `for batch in trial.batches(order, batch_size)`, where `order` is of this rank's own partition, with "
-    "trial.data_parallel(model); or set training.gang to 1."
-)
-_CHECKED_BYTES = 1 << 22
-"""Larger batches are not compared between ranks."""
-
-
 class Ranks:
     """A rank's link to the others: gradients, parts of batches, small messages.
 
     Args:
         place: of this rank. The process group is set up.
-        own_data: whether each rank has a partition of the data of its own; else all read the same data.
     """
 
-    def __init__(self, place: RankPlace, *, own_data: bool = False) -> None:
+    def __init__(self, place: RankPlace) -> None:
         self.rank = place.rank
         self.size = place.size
-        self.own_data = own_data
         self._weight = 1 / place.size
         """Weight of this rank's gradients in their sum: its part of the latest batch."""
-        self._checked: int | None = None
-        """Step of the latest comparison of batches."""
         self._parts: dict[int, float] = {}
         self._alike = False
         """Whether all ranks began the loop with the same random state."""
         self._uneven = False
         """Whether parts of different sizes were drawn for since the random states were last made alike."""
-        self._batched = self._within = False
-        """Whether :meth:`own_batches` was called, and whether one of its batches is trained on now."""
-        self._data_part = 1 / place.size
-        """This rank's part of the examples that the ranks iterate over, where each has its own."""
-        self._collectives = _collectives()
-        """Collective calls before those of the training function; None: this torch does not count them."""
-
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings of how the training function used the gang.
-
-        Raises:
-            ObjectiveError: each rank has its own data, and they did not train on them together.
-        """
-        idle = self._collectives is not None and _collectives() == self._collectives
-        if self.own_data and (idle or not self._batched):
-            raise ObjectiveError(
-                f"The {self.size} ranks of the gang did not train together, and each had a partition of its own. "
-                f"{OWN_DATA_CURE}"
-            )
-        if not idle:
-            return ()
-        return (
-            f"the {self.size} ranks of the gang exchanged nothing: each trained on all of the data, as fast as one "
-            "alone. Pass the model to trial.data_parallel() and each batch to trial.shard(), or set training.gang to 1",
-        )
 
     def begin(self) -> None:
         own = tree_digest(capture_all()).encode()
@@ -128,11 +75,6 @@ class Ranks:
         wrapped = torch.nn.parallel.DistributedDataParallel(module, **settings)
 
         def weighted_sum(_: Any, bucket: Any) -> Any:
-            if self.own_data and not self._within:
-                raise ObjectiveError(
-                    f"A gradient outside of trial.batches(): the {self.size} ranks have a partition each, so one of "
-                    f"them would wait for batches that the others do not have. {OWN_DATA_CURE}"
-                )
             work = distributed.all_reduce(bucket.buffer().mul_(self._weight), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
 
@@ -140,18 +82,12 @@ class Ranks:
         wrapped.register_comm_hook(None, weighted_sum)
         return wrapped
 
-    def shard(self, arrays: tuple[Any, ...], step: int) -> tuple[Any, ...]:
+    def shard(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """This rank's part of each array: equal parts in the order of ranks, or with one example more or less.
 
         Raises:
-            ObjectiveError: they have different lengths, the ranks were given different ones, or each rank has its own
-                data.
+            ObjectiveError: they have different lengths.
         """
-        if self.own_data:
-            raise ObjectiveError(
-                f"trial.shard() divides a batch that all ranks have, and here each of {self.size} ranks has a "
-                f"partition of its own. {OWN_DATA_CURE}"
-            )
         counts = {len(array) for array in arrays}
         if len(counts) != 1:
             raise ObjectiveError(
@@ -159,9 +95,6 @@ class Ranks:
                 "batch."
             )
         count = counts.pop()
-        if self._checked != step:
-            self._checked = step
-            self._compare(arrays, count)
         first, last = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         self._weight = (last - first) / count if count else 1 / self.size
         self._uneven = self._uneven or count % self.size != 0
@@ -169,47 +102,10 @@ class Ranks:
             first, last = 0, 1
         return tuple(array[first:last] for array in arrays)
 
-    def own_batches(self, order: Any, batch_size: int) -> Iterator[Any]:
-        """This rank's part of each batch, where each rank has its own data; all ranks make as many steps.
-
-        A batch of ``batch_size`` examples has from each rank as many as its part of all examples: the ranks' orders are
-        merged evenly. A rank that has none in a batch computes an example that weighs nothing.
-
-        Raises:
-            ObjectiveError: a rank has no examples, or another batch size.
-        """
-        told = [data.split(b"/") for data in self.gather(b"%d/%d" % (len(order), batch_size))]
-        sizes = [int(size) for size, _ in told]
-        other = next((rank for rank, (_, size) in enumerate(told) if int(size) != batch_size), None)
-        if other is not None or not all(sizes):
-            raise ObjectiveError(
-                f"trial.batches(): rank {sizes.index(0)} of {self.size} has no examples; a partition of the data is "
-                "empty, or all of it was left out. Make fewer partitions."
-                if other is None
-                else f"trial.batches(): rank {other} of {self.size} has batch_size = {int(told[other][1])}, and rank "
-                f"{self.rank} {batch_size}; give all ranks that of the whole batch."
-            )
-        self._batched = self._uneven = True
-        self._data_part = sizes[self.rank] / sum(sizes)
-        return self._parts_of(order, sizes, batch_size)
-
-    def _parts_of(self, order: Any, sizes: list[int], batch_size: int) -> Iterator[Any]:
-        done, self._within = 0, True
-        for parts in parts_of_batches(sizes, batch_size):
-            part = parts[self.rank]
-            self._weight = part / sum(parts)
-            yield order[done : done + part] if part else order[:1]
-            done += part
-        self._within = False
-
     def reports(self, resource: int) -> None:
-        """Note that metrics of this resource belong to this rank's part of the latest batch.
-
-        Where each rank has its own data: of its part of all of them.
-        """
-        part = self._data_part if self.own_data else self._weight
-        if part != 1 / self.size:
-            self._parts[resource] = part
+        """Note that metrics of this resource belong to this rank's part of the latest batch."""
+        if self._weight != 1 / self.size:
+            self._parts[resource] = self._weight
 
     def part_at(self, resource: int) -> float:
         return self._parts.get(resource, 1 / self.size)
@@ -227,45 +123,7 @@ class Ranks:
         padded[: len(data)] = own
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(parts, padded)
-        if self._collectives is not None:
-            self._collectives += 2  # these are ours
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
-
-    def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
-        # Refuse batches that differ between ranks: each would train on a part of another order, unnoticed.
-        own = b"%d/%d" % (count, _checksum(arrays))
-        told = self.gather(own)
-        other = next((rank for rank, one in enumerate(told) if one != told[0]), None)
-        if other is not None:
-            raise ObjectiveError(
-                f"trial.shard(): rank {other} of {self.size} has another batch than rank 0. All ranks must draw the "
-                "same order: draw it from a generator of its own (torch.Generator().manual_seed(trial.seed)) that is "
-                "tracked, not from one that dropout or augmentation draw from, too."
-            )
-
-
-def _collectives() -> int | None:
-    from torch.distributed import distributed_c10d
-
-    try:
-        group: Any = distributed_c10d._get_default_group()
-        return int(group._get_sequence_number_for_group())
-    except (RuntimeError, AttributeError, ValueError):
-        return None
-
-
-def _checksum(arrays: tuple[Any, ...]) -> int:
-    found = 0
-    for array in arrays:
-        if isinstance(array, range | list | tuple):
-            if len(array) <= _CHECKED_BYTES // 16 and all(isinstance(item, int) for item in array):
-                found = zlib.crc32(repr(array).encode(), found)
-        elif getattr(array, "nbytes", _CHECKED_BYTES + 1) <= _CHECKED_BYTES:
-            device = getattr(array, "device", "cpu")
-            if getattr(device, "type", device) == "cpu":
-                values = array.detach().contiguous().numpy() if hasattr(array, "detach") else array
-                found = zlib.crc32(memoryview(values.tobytes()), found)
-    return found
 
 
 RANKS = "ranks"
@@ -381,13 +239,10 @@ def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None
                 "trial.track() must be given the same on all ranks."
             )
         if apart := [name for name, digest in digests.items() if digest != first[name]]:
-            cure = (
-                "Train trial.data_parallel(model), which averages the gradients, and give all ranks the same batch, of "
-                "which each takes trial.shard()."
-            )
             raise ObjectiveError(
                 f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {ranks.size} and "
-                f"rank 0: the ranks trained apart. {OWN_DATA_CURE if ranks.own_data else cure}"
+                f"rank 0: the ranks trained apart. Train trial.data_parallel(model), which averages the gradients, and "
+                "give all ranks the same batch, of which each takes trial.shard()."
             )
     return differing([state for _, state in told])
 

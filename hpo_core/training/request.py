@@ -134,11 +134,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         return next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
 
     @property
-    def log_path(self) -> str:
-        """File for the attempt's output, relative to ``folder``."""
-        return paths.log_path(self.job.trial, self.job.attempt, self.rank)
-
-    @property
     def rank(self) -> int:
         """Number of the rank in its gang; 0 without one."""
         return 0 if self.gang is None else self.gang.rank

@@ -241,7 +241,7 @@ def _own_bytes(pid: int) -> int:
     if now >= due:
         try:
             found = pages(pid)
-        except (OSError, ValueError):  # it ended meanwhile, or the kernel does not tell
+        except OSError:  # it ended meanwhile
             found = None
         part = found.proportional / found.held if found is not None and found.held else 1.0
         _parts[pid] = now + (time.thread_time() - began) / _COST, part

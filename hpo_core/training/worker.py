@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
+import math
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import WAITING
+from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.hops import Doubt, Unit
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
@@ -35,11 +37,9 @@ def _name(attempt: _Attempt) -> str:
     return f"{folder}/trial-{trial}/attempt-{number}{f'/rank-{rank}' if rank else ''}"
 
 
-def _place(request: JobRequest) -> tuple[str, int]:
+def _place(portion: Portion | None, gpu: str) -> tuple[str, int]:
     # Where an attempt takes how much: bytes of a device that jobs share, or one of the slots of a GPU or process.
-    if request.portion is None:
-        return f"gpu {request.gpu}", 1
-    return request.portion.device, request.portion.allowed
+    return (f"gpu {gpu}", 1) if portion is None else (portion.device, portion.allowed)
 
 
 class TrainerPool:
@@ -81,10 +81,10 @@ class TrainerPool:
         for over in request.over:  # their cancels may come later than this job
             self._let_go(attempt[0], *over)
         with self._lock:
-            alike = [one for one in reversed(self._idle) if one.key == key and one.may_serve(request)]
+            alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
             importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
-            if alike:
-                trainer = min(alike, key=lambda one: one.distance(request))
+            nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
+            if trainer is not None and nearest < math.inf:
                 self._idle.remove(trainer)
             elif importing:
                 trainer = importing[0]
@@ -112,12 +112,13 @@ class TrainerPool:
         The attempts that run, and the parts of those that ended and left a process, fitted there together. They still
         do once the new one has displaced as much as it takes itself, or all that waits.
         """
-        place, left = _place(request)
+        place, left = _place(request.portion, request.gpu)
         ended = []
         with self._lock:
             for one in (trainer, *self._idle):  # it uses or ends its own process
-                if left > 0 and (last := one.idle) is not None and _place(last)[0] == place:
-                    left -= _place(last)[1]
+                last = one.idle if left > 0 else None
+                if last is not None and (taken := _place(last.portion, last.gpu))[0] == place:
+                    left -= taken[1]
                     ended += [one] if one is not trainer else []
             self._idle = [one for one in self._idle if one not in ended]
         for one in ended:

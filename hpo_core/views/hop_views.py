@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.hops import TogetherField, Visit, units_of
+from hpo_core.model.hops import Visit
 from hpo_core.model.partition_file import PartitionFile, natural_order
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
@@ -34,10 +34,7 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the state that the model came with; 0: it began there."""
     trains: bool
     came_from: str
-    """Worker of the trial's unit before, of a gang that of rank 0; empty: there was none."""
-    rank: int = 0
-    """Rank in a gang, which saw several partitions at once; each rank is a unit of this list."""
-    ranks: int = 1
+    """Worker of the trial's unit before; empty: there was none."""
 
     @property
     def changed_worker(self) -> bool:
@@ -60,25 +57,22 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     for trial in state.trials:
         before = ""
         for result in trial.results:
-            for unit in units_of(result.visits or (), result.together):
-                for rank, visit in enumerate(unit):
-                    began = clock(visit.started)
-                    found.append(
-                        HopUnit(
-                            trial=trial.number,
-                            epoch=visit.epoch,
-                            partition=visit.partition,
-                            worker=visit.worker,
-                            started=began,
-                            ended=max(began, clock(visit.ended)),
-                            size=visit.size,
-                            trains=visit.partition < trained_on,
-                            came_from=before,
-                            rank=rank,
-                            ranks=len(unit),
-                        )
+            for visit in result.visits or ():
+                began = clock(visit.started)
+                found.append(
+                    HopUnit(
+                        trial=trial.number,
+                        epoch=visit.epoch,
+                        partition=visit.partition,
+                        worker=visit.worker,
+                        started=began,
+                        ended=max(began, clock(visit.ended)),
+                        size=visit.size,
+                        trains=visit.partition < trained_on,
+                        came_from=before,
                     )
-                before = unit[0].worker
+                )
+                before = visit.worker
     return found
 
 
@@ -175,7 +169,7 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int
     """Epochs of all trials together."""
     hops: int
-    """Units that a model came to with a state, each rank of a gang counted."""
+    """Units that a model came to with a state."""
     moved: int
     """Bytes of these states."""
     changed_worker: int
@@ -189,7 +183,7 @@ def moved_bytes(units: Sequence[HopUnit]) -> MovedBytes | None:
     came = [unit for unit in units if unit.size]
     changed = [unit for unit in came if unit.changed_worker]
     return None if not units else MovedBytes(
-        units=sum(unit.rank == 0 for unit in units),
+        units=len(units),
         epochs=len({(unit.trial, unit.epoch) for unit in units}),
         hops=len(came),
         moved=sum(unit.size for unit in came),
@@ -228,26 +222,24 @@ class EpochVisits(msgspec.Struct, frozen=True):
 
     epoch: int
     """Epoch, from 0."""
-    trained: list[list[Named]]
-    """In the order of the visits; a unit of a gang has several."""
-    evaluated: list[list[Named]]
+    trained: list[Named]
+    """In the order of the visits."""
+    evaluated: list[Named]
     """Evaluations on validation data."""
 
     @property
     def seconds(self) -> float:
         """Seconds that its units took."""
-        return math.fsum(max(seconds for *_, seconds in unit) for unit in (*self.trained, *self.evaluated))
+        return math.fsum(seconds for *_, seconds in (*self.trained, *self.evaluated))
 
     @property
     def line(self) -> str:
-        """``epoch 2: part-1 on w0 (4 s), part-0 on w1 + part-2 on w2 (5 s); 9 s``."""
+        """``epoch 2: part-1 on w0 (4 s), part-0 on w1 (5 s); 9 s``."""
         validation = f"; validation {_listed(self.evaluated)}" if self.evaluated else ""
         return f"epoch {self.epoch}: {_listed(self.trained)}{validation}; {duration(self.seconds)}"
 
 
-def epochs_of(
-    visits: Sequence[Visit], names: PartitionNames, together: TogetherField = msgspec.UNSET
-) -> list[EpochVisits]:
+def epochs_of(visits: Sequence[Visit], names: PartitionNames) -> list[EpochVisits]:
     """Visits of one job, by epoch."""
 
     def named(visit: Visit) -> Named:
@@ -256,26 +248,24 @@ def epochs_of(
         return name, worker_name(visit.worker), max(0.0, visit.ended - visit.started)
 
     found = []
-    for epoch, group in groupby(units_of(visits, together), key=lambda unit: unit[0].epoch):
-        trained: list[list[Named]] = []
-        evaluated: list[list[Named]] = []
-        for unit in group:
-            (trained if unit[0].partition < names.trained_on else evaluated).append([named(each) for each in unit])
+    for epoch, group in groupby(visits, key=lambda visit: visit.epoch):
+        trained: list[Named] = []
+        evaluated: list[Named] = []
+        for visit in group:
+            (trained if visit.partition < names.trained_on else evaluated).append(named(visit))
         found.append(EpochVisits(epoch, trained, evaluated))
     return found
 
 
-def epoch_lines(
-    visits: Sequence[Visit], names: PartitionNames, most: int, together: TogetherField = msgspec.UNSET
-) -> Iterator[str]:
+def epoch_lines(visits: Sequence[Visit], names: PartitionNames, most: int) -> Iterator[str]:
     """A line for each of the first epochs, and one that counts the others."""
-    epochs = epochs_of(visits, names, together)
+    epochs = epochs_of(visits, names)
     yield from (epoch.line for epoch in epochs[:most])
     if len(epochs) > most:
         yield f"and {plural(len(epochs) - most, 'epoch')} more"
 
 
-def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> str:
+def hops_in_short(visits: Sequence[Visit]) -> str:
     """Hops of a job, in words.
 
     >>> at = dict(started=0.0, ended=1.0, size=9)
@@ -286,9 +276,8 @@ def hops_in_short(visits: Sequence[Visit], together: TogetherField = msgspec.UNS
         return ""
     epochs = len({visit.epoch for visit in visits})
     workers = len({visit.worker for visit in visits})
-    units = list(units_of(visits, together))
-    changed = sum(one[0].worker != other[0].worker for one, other in pairwise(units))
-    where = f"{plural(epochs, 'epoch')}, {plural(len(units), 'unit')} on {plural(workers, 'worker')}"
+    changed = sum(one.worker != other.worker for one, other in pairwise(visits))
+    where = f"{plural(epochs, 'epoch')}, {plural(len(visits), 'unit')} on {plural(workers, 'worker')}"
     return f"{where}, {plural(changed, 'hop')} to another" if workers > 1 else where
 
 
@@ -304,11 +293,8 @@ def worker_name(worker: str) -> str:
     return worker.removeprefix("tcp://").removeprefix("tls://")
 
 
-def _listed(units: Sequence[Sequence[Named]]) -> str:
-    lines = [
-        f"{' + '.join(f'{name} on {worker}' for name, worker, _ in unit)} ({duration(unit[0][2])})" for unit in units
-    ]
-    return listed(lines, VISITS_NAMED)
+def _listed(units: Sequence[Named]) -> str:
+    return listed([f"{name} on {worker} ({duration(seconds)})" for name, worker, seconds in units], VISITS_NAMED)
 
 
 def hopping_line(study: Study) -> str:
@@ -352,14 +338,11 @@ def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
     if names is None:
         return
     for result in trial.results:
-        yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
+        yield from (epoch.line for epoch in epochs_of(result.visits or (), names))
 
 
 def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
-    """The visits behind a trial's results in their order, for programs and tables.
-
-    Where a gang saw several partitions at once, each has its rank, from 0.
-    """
+    """The visits behind a trial's results in their order, for programs and tables."""
     names = [file.name for file in spec.partitions]
     return [
         {
@@ -369,9 +352,7 @@ def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
             "started": visit.started,
             "ended": visit.ended,
             "bytes": visit.size,
-            **({"rank": rank} if len(unit) > 1 else {}),
         }
         for result in trial.results
-        for unit in units_of(result.visits or (), result.together)
-        for rank, visit in enumerate(unit)
+        for visit in result.visits or ()
     ]

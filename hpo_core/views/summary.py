@@ -250,18 +250,6 @@ def _said(item: Any) -> str:
     return ", ".join(map(str, item)) if isinstance(item, list) else short_name(str(item))
 
 
-def gang_words(study: Study) -> str:
-    """The size of its gangs, or what one may grow to and why; empty where each job takes a slot."""
-    of_jobs, scaling, most = study.parts.sizes.words(), study.spec.scaling, study.spec.most_ranks
-    if of_jobs or most == 1:
-        return of_jobs
-    known = "given" if scaling.speedups else "measured"
-    return (
-        "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once (at "
-        f"least {scaling.efficiency:.0%} of linear{f', at most {most}' if most else ''}; speed-ups {known})"
-    )
-
-
 def data_words(spec: StudySpec) -> str:
     """Number of partitions and examples, and where they are; empty where models do not hop."""
     data = spec.data
@@ -301,7 +289,7 @@ def placement_lines(study: Study) -> list[str]:
     spec = study.spec
     titled = {
         "packing": packing_words(spec.packing),
-        "gangs": gang_words(study),
+        "gangs": study.parts.sizes.words(),
         "share": share_words(spec.share, spec.slot_word),
         "data:": data_words(spec),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_core.hopper.registry import POLICIES
+from hpo_core.hopper.hop_policies import POLICIES
 from tests.contract_suites.hop_policy_contract import HopPolicyContract, MakePolicy
 
 

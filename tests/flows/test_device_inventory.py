@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Capacity, SeenDevice
-from hpo_flows.dask.cluster_room import DeviceNames, shared_inventory, workers_of
+from hpo_flows.dask.cluster_room import shared_inventory
 
 GIB = 2**30
 
@@ -48,31 +48,3 @@ def test_what_waiting_processes_hold_is_free_for_every_study() -> None:
 def test_what_several_workers_saw_a_device_grow_by_counts_once() -> None:
     grown = seen_by(60 * GIB, {"/a": 30 * GIB}, by_growth=True)
     assert 43 < free(grown, grown, grown) <= 50
-
-
-def test_computers_of_one_name_are_told_apart() -> None:
-    seen = {f"tcp://{n}": {f"GPU-{n}": seen_by(boot=boot)} for n, boot in enumerate(("x", "y", "x"))}
-    devices = shared_inventory(seen, "/a", 4).devices
-    nodes = {device.name: device.capacity.node for device in devices if isinstance(device.capacity, Capacity)}
-    assert nodes["GPU-0"] == nodes["GPU-2"] != nodes["GPU-1"]
-
-
-def test_processors_of_computers_of_one_name_are_two_devices() -> None:
-    names = DeviceNames()
-
-    def look(**boots: str) -> Any:
-        seen = {address: {"cpu:n": seen_by(gpu=False, boot=boot)} for address, boot in boots.items()}
-        return names.told_apart(seen)
-
-    alone = look(b="y")
-    assert list(alone["b"]) == ["cpu:n"], "as it was before another one came"
-    both = look(a="x", b="y", c="y", d="x")
-    (other,) = both["a"]
-    assert list(both["b"]) == list(both["c"]) == ["cpu:n"] and list(both["d"]) == [other]
-    assert other.startswith("cpu:n~") and len(other) == 12
-    assert [device.name for device in shared_inventory(both, "/a", 4).devices] == [other, "cpu:n"]
-    assert workers_of(both, "cpu:n") == ["b", "c"] and workers_of(both, other) == ["a", "d"]
-    assert list(look(a="x")["a"]) == [other], "jobs run under that name"
-    assert list(look(e="z")["e"]) == ["cpu:n"], "nobody has it now: a computer that started anew"
-    again = look(a="x", b="y", e="z")
-    assert len({name for devices in again.values() for name in devices}) == 3

@@ -18,7 +18,7 @@ from hpo_core.home import Home
 from hpo_core.model.events import AttemptFailed, CapacityChanged, JobCompleted, TrialCreated
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_flows.dask.clusters.workers_of_study import WorkersOfStudy
+from hpo_flows.dask.clusters.kind import WorkersOfStudy
 
 SOON = {"distributed.adaptive.interval": "20ms", "distributed.adaptive.wait-count": 2}
 """Dask's own settings of how soon the number of workers follows."""

@@ -64,19 +64,6 @@ def train_as_on_devices(trial: Any) -> None:
             trial.report(loss=float(nn.functional.cross_entropy(model(X), Y)))
 
 
-def train_unchanged(trial: Any) -> None:
-    """As for one process, without any line for gangs."""
-    model = plain_net(16)
-    optimizer = torch.optim.Adam(model.parameters(), lr=trial.params["lr"])
-    trial.track(model=model, optimizer=optimizer)
-    for _ in trial.steps():
-        loss = nn.functional.cross_entropy(model(X), Y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        trial.report(loss=loss)
-
-
 def train_plainly(trial: Any) -> None:
     """The README's function with three changed lines: its loss is that of the rank's part."""
     model = plain_net(16)
@@ -149,8 +136,6 @@ def misbehaves(trial: Any) -> None:
                     pass
             if how == "leave":
                 break
-        if how == "order" and trial.rank == culprit:
-            torch.manual_seed(99)
         batch = torch.randperm(len(X))[:BATCH]
         x, y = (X[batch], Y[batch]) if how == "apart" else trial.shard(X[batch], Y[batch])
         if how == "apart":

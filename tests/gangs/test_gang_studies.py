@@ -156,7 +156,7 @@ def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
 def test_what_is_not_built_is_refused_with_its_cure() -> None:
     for changes, words in (
         ({"packing": True}, r"training\.gang = 4, and packing: .*part of one device.*need one each.*drop one"),
-        ({"data": {"partitions": ["a", "b"]}, "objective": "lab:train"}, r"gang = 4, and data: .*scaling\.most to 4"),
+        ({"data": {"partitions": ["a", "b"]}, "objective": "lab:train"}, r"and data: .*set training\.gang to 1"),
         ({"style": "optuna", "objective": "lab:train"}, r"training\.gang = 4, and style optuna: "),
         ({"cluster": {"kind": "local", "workers": 3}}, r"needs 4 slots .*cluster\.workers gives 3: .*raise .* to 4"),
         ({"cluster": {"kind": "local_cuda", "devices": [0, 1]}}, r"needs 4 slots .*cluster\.devices gives 2"),

@@ -131,7 +131,7 @@ def test_parts_of_a_batch_cover_it_and_nobody_has_none() -> None:
         for rank in range(4):
             ranks = Alone([b"", b""])
             ranks.rank, ranks.size = rank, 4
-            (part, same) = ranks.shard((list(range(count)), range(count)), step=0)
+            (part, same) = ranks.shard((list(range(count)), range(count)))
             assert part == list(same) and part
             weights.append(ranks._weight)
             parts += part if ranks._weight else []

@@ -338,26 +338,6 @@ def hopped_failures() -> Study:
     return world.run().study
 
 
-def hopped_gangs() -> Study:
-    """The end of a study whose models hop: units of several ranks, one of a worker that leaves."""
-    spec = StudySpec.from_plain(
-        {
-            "study": "golden",
-            "objective": "lab:train",
-            "metric": {"name": "loss", "mode": "min"},
-            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "search": {"method": "sha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 4},
-            "data": {"partitions": [f"part-{place}" for place in range(5)], "validation": ["val-0"]},
-            "training": {"gang": "auto"},
-            "cluster": {"kind": "local", "workers": 5},
-            "scaling": {"speedups": {2: 1.9, 3: 2.7, 4: 3.4}},
-            "seed": 45,
-        }
-    )
-    workers = [Worker(), Worker(), Worker(), Worker(), Worker(leaves=45.0)]
-    return VirtualHopping(spec=spec, partitions=5, validation=1, workers=workers).run().study
-
-
 def decimal_factor() -> Study:
     """A study whose reduction factor is no binary number, and whose rungs often hold exact multiples of it."""
     world = World(23)
@@ -391,7 +371,6 @@ def studies() -> dict[str, Study]:
         "growing": growing(),
         "hopped": hopped(),
         "hopped-failures": hopped_failures(),
-        "hopped-gangs": hopped_gangs(),
         "decimal-factor": decimal_factor(),
     }
     for name in METHODS:

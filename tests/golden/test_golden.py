@@ -72,6 +72,12 @@ def test_a_study_whose_models_hopped_by_the_exact_policy_is_refused_in_one_sente
         Study.from_entries([decode_entry(line) for line in lines])
 
 
+def test_a_study_whose_units_were_gangs_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"hopped-gangs-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(SpecError, match="training.gang = 'auto', and data: this version trains each model"):
+        Study.from_entries([decode_entry(line) for line in lines])
+
+
 OF_ONE_VALUE = [gone for gone in GONE if gone.instead and len(gone.place) <= 2 and gone.read]
 
 

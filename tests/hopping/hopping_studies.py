@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -45,7 +45,6 @@ class VirtualHopping:
         counts: Sequence[int] | None = None,
         data: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
-        speedup: Callable[[Job], float] | None = None,
         journal: MemoryJournal | None = None,
     ) -> None:
         self.names = [f"part-{place}" for place in range(partitions)]
@@ -84,7 +83,6 @@ class VirtualHopping:
             trained_on=partitions,
             holdings=self.held,
             state=100,
-            speedup=speedup,
         )
         self.executor = HoppingExecutor(self.units, self.study.spec, None)
         self.loop = Loop(self.study, self.executor)
@@ -128,21 +126,13 @@ class VirtualHopping:
             visits = event.visits
             assert isinstance(visits, tuple)
             epochs: dict[int, list[int]] = defaultdict(list)
-            sizes = event.together if isinstance(event.together, tuple) else (1,) * len(visits)
-            assert sum(sizes) == len(visits) and min(sizes) >= 1
-            first_ranks = {sum(sizes[:place]) for place in range(len(sizes))}
-            for number, visit in enumerate(visits):
+            for visit in visits:
                 epochs[visit.epoch].append(visit.partition)
                 assert names[visit.partition] in self.held[visit.worker], "a unit runs where its partition lies"
                 worker = self.workers[int(visit.worker.removeprefix("worker-"))]
                 assert worker.joins - 1e-3 <= visit.started <= visit.ended <= worker.leaves + 1e-3, "while it was there"
                 at_worker[visit.worker].append((visit.started, visit.ended))
-                if number in first_ranks:
-                    of_trial[event.trial].append((visit.started, visit.ended))
-                else:  # another rank of the same unit
-                    before = visits[number - 1]
-                    assert (visit.epoch, visit.started, visit.ended) == (before.epoch, before.started, before.ended)
-                    assert max(visit.partition, before.partition) < len(self.names), "evaluations are single units"
+                of_trial[event.trial].append((visit.started, visit.ended))
             first = min(epochs)
             assert sorted(epochs) == list(range(first, event.resource)), "each epoch up to the target"
             assert first == origins[event.trial, event.attempt], "from the job's checkpoint on"

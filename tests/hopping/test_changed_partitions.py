@@ -231,5 +231,5 @@ def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
             folder=str(tmp_path), partition_folder=str(tmp_path), partitions=(unit.partition,), load=LOAD,
         )  # fmt: skip
         loaded_partitions.partition_data(request, unit.partition)
-        assert loaded_partitions.is_loaded(request)
+        assert loaded_partitions.is_loaded(request, unit.partition)
     assert len(loaded_partitions._loaded) == stay

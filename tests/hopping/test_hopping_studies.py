@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
-import types
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.hopping.hopping_executor import ModelsAtOnce, PartitionsMissingError
+from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
 from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
@@ -162,27 +159,6 @@ def test_how_many_models_train_at_once_follows_from_the_search(method: str, chan
     }
     world = VirtualHopping(search=searches[method], **changes)
     assert world.executor.inventory().slots == most
-
-
-def test_models_at_once_are_as_many_as_the_disk_has_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    free = [10_000_000_000]
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=free[0]))
-    search = {"method": "random", "max_resource": 2, "configs": 200}
-    at_once = ModelsAtOnce(VirtualHopping(search=search).study.spec, tmp_path)
-    assert at_once.count(4, begun=0) == 8, "nobody knows yet how large a state is"
-    at_once.note_state(1_000_000)
-    assert at_once.count(4, begun=1) == 200 and not caplog.messages
-    at_once.note_state(60_000_000)
-    at_once.note_state(1_000)
-    assert at_once.count(4, begun=16) == 32, "16, and 5 GB for three files of 60 MB each"
-    assert caplog.messages == [
-        "32 of 200 models train at once: each may need 3 files of 60.0 MB, and the disk of "
-        f"{tmp_path} has 10000.0 MB free; free some of it, or set data.concurrent."
-    ]
-    free[0] = 1_000
-    assert at_once.count(4, begun=0) == 8 and at_once.count(0, begun=0) == 0 and len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(("models", "workers", "method"), [(17, 8, "grid"), (17, 8, "random"), (48, 16, "random")])

@@ -155,7 +155,7 @@ def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -
     training = HoppedJob(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
     state = Checkpoint("hops/trial-00000/attempt-0-unit-000007.safetensors", "", 8, 5)
     training.go_on_from(JobProgress(origin=None, params={}, epoch=8, state=state, points=(), elapsed=80.0))
-    job = training.unit_job([0], 0, base="checkpoints", cached=1)
+    job = training.unit_job(0, 0, base="checkpoints", cached=1)
     usage = Usage(memory=1, cores=1.0, startup_seconds=0.1, unit_seconds=10.0)
     training.take(job, Report(trial=0, attempt=1, outcome=Outcome.COMPLETED, checkpoint=state, usage=usage))
     training.end_epoch()
@@ -169,7 +169,7 @@ def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
     """One that was lost may still write when it is repeated, whatever the job is for."""
     job = Job(7, 3, stage, 1, {})
     training = HoppedJob(job, lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
-    first, again = (training.unit_job([0], 0, base=base, cached=1).unit for _ in range(2))
+    first, again = (training.unit_job(0, 0, base=base, cached=1).unit for _ in range(2))
     assert first is not None and again is not None and first.state != again.state
     for unit in (first, again):
         assert fnmatch(unit.state, files_of_attempt(7, 3, base)), "what is left of an attempt is found"

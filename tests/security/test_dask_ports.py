@@ -16,8 +16,7 @@ import distributed
 import psutil
 import pytest
 
-from hpo_flows.dask.clusters.certificates import new_security
-from hpo_flows.dask.clusters.kind import NO_PAGES, scheduler_options
+from hpo_flows.dask.clusters.kind import NO_PAGES, new_security, scheduler_options
 from tests.faults.test_real_study import ROOT, Real
 from tests.flows.conftest import LIMIT
 from tests.security.listening import sockets_of

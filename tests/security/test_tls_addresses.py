@@ -17,8 +17,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
 from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import RunningScheduler, security_of
-from hpo_flows.dask.clusters.certificates import new_security
-from hpo_flows.dask.clusters.kind import ClusterError
+from hpo_flows.dask.clusters.kind import ClusterError, new_security
 from tests.faults.test_real_study import ROOT, Real
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

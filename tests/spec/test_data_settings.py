@@ -95,7 +95,7 @@ def test_nothing_is_trained_and_validated_on() -> None:
     ("others", "says"),
     [
         ({"packing": {}}, "a worker trains one unit at a time.*drop packing.*several workers"),
-        ({"training": {"gang": 2}}, "fewer than half as many models as workers.*gang to auto and scaling.most to 2"),
+        ({"training": {"gang": 2}}, "one worker at a time; set training.gang to 1, or drop data"),
         ({"style": "optuna"}, r"train\(trial\)"),
         ({"objective": None}, "give objective"),
     ],

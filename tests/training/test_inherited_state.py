@@ -178,31 +178,11 @@ def test_changed_momentum_and_weight_decay_apply(run):
     assert made[1].state[group["params"][0]]["step"] == 4, "the moments are the parent's, their age too"
 
 
-def test_changes_by_the_training_loop_to_the_learning_rate_continue(run):
-    """A rate lowered by hand is lowered for the child: as it is where the parameter is unchanged, else as a factor."""
-
+def test_a_rate_that_the_loop_lowered_begins_anew_where_parameters_changed(run):
     def make(trial):
         weight = nn.Parameter(torch.ones(1))
         optimizer = torch.optim.SGD([weight], lr=trial.params["lr"])
-        trial.track(optimizer=optimizer)
-        for step in trial.steps():
-            rates.append(optimizer.param_groups[0]["lr"])
-            if step == 1:
-                optimizer.param_groups[0]["lr"] /= 10
-            trial.report(loss=1)
-
-    rates = []
-    start = run(make, 0, 3, lr=0.5, other=1)
-    run(make, 1, 4, start, lr=0.5, other=2)
-    run(make, 2, 4, start, lr=1.0, other=1)
-    assert rates == [0.5, 0.5, 0.05, 0.05, pytest.approx(0.1)]
-
-
-def test_reduce_on_plateau_keeps_its_counters_and_takes_the_childs_settings(run):
-    def make(trial):
-        weight = nn.Parameter(torch.ones(1))
-        optimizer = torch.optim.SGD([weight], lr=trial.params["lr"])
-        plan = schedules.ReduceLROnPlateau(optimizer, factor=trial.params["factor"], patience=1)
+        plan = schedules.ReduceLROnPlateau(optimizer, factor=0.1, patience=1)
         trial.track(optimizer=optimizer, plan=plan)
         for _ in trial.steps():
             rates.append(optimizer.param_groups[0]["lr"])
@@ -210,10 +190,10 @@ def test_reduce_on_plateau_keeps_its_counters_and_takes_the_childs_settings(run)
             trial.report(loss=1)
 
     rates = []
-    start = run(make, 0, 3, lr=1.0, factor=0.1)
-    assert rates == [1.0, 1.0, 1.0]
-    run(make, 1, 7, start, lr=2.0, factor=0.5)
-    assert rates[3:] == pytest.approx([0.2, 0.2, 0.1, 0.1]), "reduced once for the parent, then by the child's factor"
+    start = run(make, 0, 3, lr=0.5)
+    run(make, 1, 4, start, lr=0.5)
+    run(make, 2, 4, start, lr=1.0)
+    assert rates == [0.5, 0.5, 0.5, pytest.approx(0.05), 1.0]
 
 
 def test_a_schedule_built_from_a_changed_parameter_follows_the_child(run):
@@ -342,7 +322,7 @@ def test_a_setting_that_needs_more_moments_starts_without_them(run, make, off, o
 
 
 def test_state_without_torch_is_inherited(run):
-    """Two quadratics: what training left as it was built and bears a parameter's name is the child's own."""
+    """Two quadratics: a number that has a parameter's name is the child's own."""
 
     class Surrogate:
         def __init__(self, params):
@@ -396,11 +376,8 @@ def test_arrays_of_another_shape_stay_as_built(run):
     nets = []
     start = run(train, 0, 1, shapes=[[2, 3], [3, 4], [4, 1]])
     report = run(train, 1, 2, start, shapes=[[2, 3], [3, 5]])
-    assert report.unrestored == (
-        "net.w1: (3, 4) in the checkpoint, (3, 5) here",
-        "net.w2: not part of the object here",
-    )
-    assert set(nets[1]) == {"w0", "w1", "velocity"}, "what training added is kept, what the child lacks is not"
+    assert report.unrestored == ("net.w1: (3, 4) in the checkpoint, (3, 5) here",)
+    assert set(nets[1]) == {"w0", "w1", "w2", "velocity"}, "what the child lacks is kept: training may have added it"
     assert np.array_equal(nets[1]["w0"], nets[0]["w0"] + 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import pytest
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.training.child.child_process import may_stay
 from hpo_core.training.child.processes import TAG_VARIABLE
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
@@ -272,13 +270,6 @@ def test_a_process_serves_so_many_attempts(tmp_path: Path) -> None:
     assert bench.run().outcome is Outcome.COMPLETED and not bench.waiting
     assert bench.stays()
     bench.trainer.close()
-
-
-def test_no_process_stays_where_processor_time_is_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel counts it for the process: a later attempt would be ended for what earlier ones took."""
-    assert may_stay(bench.request())
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (3600, resource.RLIM_INFINITY))
-    assert not may_stay(bench.request())
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.optuna.space_discovery import find_space
+from hpo_core.training.optuna_space import find_space
 from hpo_core.training.request import JobRequest
 
 SPACE = {

@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.optuna.space_discovery import find_space
+from hpo_core.training.optuna_space import find_space
 from hpo_core.training.request import JobRequest
 
 pytestmark = pytest.mark.slow

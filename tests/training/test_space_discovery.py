@@ -8,7 +8,7 @@ import yaml
 from hpo_core import StudySpec
 from hpo_core.cli.app import app
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna.space_discovery import MAX_VALUE_CALLS, RANDOM_CALLS, find_space
+from hpo_core.training.optuna_space import MAX_VALUE_CALLS, RANDOM_CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,7 +106,7 @@ def test_the_limit_of_calls_is_kept_and_gaps_are_listed():
 
 
 def test_optional_calls_end_at_the_time_limit(monkeypatch):
-    monkeypatch.setattr("hpo_core.training.optuna.space_discovery.MAX_SECONDS", 0.0)
+    monkeypatch.setattr("hpo_core.training.optuna_space.MAX_SECONDS", 0.0)
     found = find_space(layers)
     assert len(found.space) == 8 and found.gaps == ["anything more after 0 s"]
 

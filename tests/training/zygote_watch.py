@@ -51,18 +51,17 @@ class MovedStopwatch(Stopwatch):
 
 def install() -> None:
     """Call it where an objective's module is imported by its zygote."""
-    from hpo_core.training.child import life_and_limits, shared_progress, zygote
+    from hpo_core.training.child import life_and_limits, meter, shared_progress, zygote
     from hpo_core.training.child.life_and_limits import RunningChild
-    from hpo_core.training.child.meter import AttemptMeter
 
     clock: Any = MovedClock()
     for module in (life_and_limits, shared_progress, zygote):
         vars(module)["time"] = clock
     usual = life_and_limits._stopwatch
     vars(life_and_limits)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
-    meter: Any = AttemptMeter
-    meter._memory = _counted(meter._memory, _EXACT)
-    meter.sample = _counted(meter.sample, _LOOKS)
+    vars(meter)["_memory"] = _counted(meter._memory, _EXACT)
+    watched: Any = meter.AttemptMeter
+    watched.sample = _counted(watched.sample, _LOOKS)
     child: Any = RunningChild
     child.check_limits = _counted(child.check_limits, _JUDGEMENTS)
     global _zygote

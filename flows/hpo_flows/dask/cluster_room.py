@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -45,7 +44,6 @@ class ClusterRoom:
             self._places = self._computers
         else:
             self._places = self._one_place if asked.devices is None else self._devices
-        self._device_names = DeviceNames()
         self._lost_ranks: dict[str, float] = {}
         """Moment until which a worker that lost a rank is doubted, by its address."""
         self._lost_units: dict[tuple[str, str], int] = {}
@@ -119,34 +117,7 @@ class ClusterRoom:
         return {address: count for address, count in threads.items() if address not in self._lost_ranks}
 
     def _seen(self) -> Seen:
-        workers = self._watch.well()
-        return self._device_names.told_apart({address: facts.devices or {} for address, facts in workers.items()})
-
-
-class DeviceNames:
-    """Tells devices of one name in different computers apart, as the processors of two that have one host name.
-
-    A device keeps the name that it got first here. The first computer has it as it is, those that join it get an end.
-    """
-
-    def __init__(self) -> None:
-        self._given: dict[tuple[str, str], str] = {}
-        """Names that were given, by name and computer."""
-
-    def told_apart(self, seen: Seen) -> Seen:
-        keys = [(name, _computer(facts)) for _, devices in sorted(seen.items()) for name, facts in devices.items()]
-        for name, computer in dict.fromkeys(keys):
-            if (name, computer) not in self._given:
-                taken = {self._given[key] for key in keys if key in self._given}
-                end = f"~{hashlib.sha256(computer.encode()).hexdigest()[:6]}" if name in taken else ""
-                absent = [key for key, given in self._given.items() if given == f"{name}{end}"]
-                for key in absent:  # it had the name, and gets another one if it comes back
-                    del self._given[key]
-                self._given[name, computer] = f"{name}{end}"
-        return {
-            address: {self._given[name, _computer(facts)]: facts for name, facts in devices.items()}
-            for address, devices in seen.items()
-        }
+        return {address: facts.devices or {} for address, facts in self._watch.well().items()}
 
 
 def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:

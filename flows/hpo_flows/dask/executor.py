@@ -40,6 +40,7 @@ from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
+    SharedFolder,
     cancel_attempts_of,
     close_all_children,
     forbid_repetition,
@@ -50,7 +51,6 @@ from hpo_flows.dask.on_worker import (
 from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
-from hpo_flows.dask.shared_folder import SharedFolder
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
 _QUIET = {

@@ -13,26 +13,86 @@ or a call that was lost on its way delays a job, by ``OPEN_SECONDS`` at most, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import queue
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import distributed
+import msgspec
 
-from hpo_core.checkpoints.storage import check_base
+from hpo_core.checkpoints.storage import check_base, is_remote
 from hpo_core.model.errors import StorageError
 from hpo_core.model.trial import RESULTS, Outcome
-from hpo_core.security.private_files import private_folder
+from hpo_core.security.private_files import open_private, private_folder
+from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import decode_report, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
-from hpo_flows.dask.shared_folder import SharedFolder
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
+
+TOKEN = "token"
+"""File in the study's folder by which a worker sees that it is the same folder."""
+
+
+class SharedFolder(msgspec.Struct, frozen=True):
+    """The study's folder, as a worker is told of it."""
+
+    path: str
+    token: str
+
+    @classmethod
+    def of(cls, folder: str) -> SharedFolder:
+        path = private_folder(Path(folder)) / TOKEN
+        with contextlib.suppress(FileExistsError), open_private(path, "xb") as file:
+            file.write(uuid.uuid4().hex.encode())
+        with open_private(path, "rb") as file:
+            return cls(folder, file.read(64).decode("ascii", "replace"))
+
+    def is_seen(self) -> bool:
+        try:
+            return Path(self.path, TOKEN).read_text() == self.token
+        except (OSError, ValueError):
+            return False
+
+    def check_not_needed(self, base: str, functions: tuple[str, ...], *, gang: bool = False) -> None:
+        """Refuse to train without it what needs it.
+
+        Args:
+            base: of the study's checkpoints.
+            functions: names of the objective and of ``data.load``; empty ones are none.
+
+        Raises:
+            StorageError: with the cure.
+        """
+        if is_remote(base) and not gang and not any(_is_sent(name) for name in functions):
+            return
+        raise StorageError(
+            f"This worker does not see the study's folder {self.path}. Mount the home folder there under the same path "
+            "(a shared file system). Or install the code on the workers as a package and set checkpoints.folder to a "
+            "URL; gangs need the folder all the same."
+        )
+
+    def instead(self, scratch: str) -> str:
+        """The folder for logs on a worker that does not see the study's.
+
+        Args:
+            scratch: private folder of the worker.
+        """
+        name = hashlib.sha256(f"{self.path}\0{self.token}".encode()).hexdigest()[:16]
+        return str(Path(scratch) / f"hpo-{name}")
+
+
+def _is_sent(name: str) -> bool:
+    return digest_of(name.rpartition("/")[2]) is not None
+
 
 OPEN_SECONDS = 1.0
 """Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
@@ -87,7 +147,11 @@ def train_in_turn(
     """
     ends = time.monotonic() + OPEN_SECONDS
     report = train_job(request, worker=worker, gpu=gpu)
-    if not _may_go_on(report, ends):
+
+    def may_go_on() -> bool:
+        return time.monotonic() < ends and decode_report(report).outcome in RESULTS
+
+    if not may_go_on():
         return report
     task = _open[key] = _OpenTask(ends)
     try:
@@ -95,17 +159,13 @@ def train_in_turn(
         while (item := task.next()) is not None:
             request, answer = item
             report = train_job(request, worker=worker, gpu=gpu)
-            if not _may_go_on(report, ends):
+            if not may_go_on():
                 task.close()
             answer(report)
     finally:
         task.close()
         del _open[key]
     return report
-
-
-def _may_go_on(report: bytes, ends: float) -> bool:
-    return time.monotonic() < ends and decode_report(report).outcome in RESULTS
 
 
 def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:

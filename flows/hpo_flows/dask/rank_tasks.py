@@ -36,9 +36,8 @@ from hpo_core.training.process_group import LOST_PEER, gang_report
 from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, offer_next, train, train_next
+from hpo_flows.dask.on_worker import OPEN_SECONDS, SharedFolder, cancel_attempts, offer_next, train, train_next
 from hpo_flows.dask.scheduler_client import SchedulerClient
-from hpo_flows.dask.shared_folder import SharedFolder
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
@@ -64,7 +63,6 @@ class _Rank(NamedTuple):
     submitted: _Submitted
     number: int
     job: Job
-    """The job, with the partition that this rank sees."""
     key: tuple[int, ...]
     """Trial, attempt and number of the unit, as reports name them."""
     request: JobRequest
@@ -161,15 +159,14 @@ class RankTasks:
             self._submitted[key] = submitted
         gang = _rank_places(candidates, store)
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
-            own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(number))
-            request = self._requests.of(own, one.portion, gang[number])
+            request = self._requests.of(job, one.portion, gang[number])
             with self._lock:
                 home = self._asking.pop(before := (job.trial, job.attempt - 1), "")
             if home and not (self._watch.is_well(home) and (workers is None or home in workers)):
                 self._cancellation.let_go({before: home})
                 home = ""
             request = msgspec.structs.replace(request, over=self._cancellation.over)
-            rank = _Rank(submitted, number, own, key, request, workers, home)
+            rank = _Rank(submitted, number, job, key, request, workers, home)
             try:
                 self._start(rank, may_be_open=True)
             except Exception as error:

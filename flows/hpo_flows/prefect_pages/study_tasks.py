@@ -142,7 +142,7 @@ def state_of(report: Report, metric: str) -> State[Any]:
 def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[str]:
     """The partitions that a model visited, a line for each epoch; none where models do not hop."""
     if partitions is not None and report.visits:
-        yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED, report.together))
+        yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED))
 
 
 def _repeat_log(report: Report, logger: Any) -> None:
@@ -473,7 +473,7 @@ class StudyTasks:
             self._told.add(report.message)
         completed, others = group.counts
         if completed + others <= EACH or is_new:
-            hops = f" ({hops_in_short(report.visits, report.together)})" if report.visits else ""
+            hops = f" ({hops_in_short(report.visits)})" if report.visits else ""
             words = f"{job_name(of)}: {state_of(report, self._metric).message}{hops}"
             group.logger.log(logging.ERROR if is_failed else logging.INFO, "%s", words)
         elif (completed + others) % EACH == 0:

@@ -126,7 +126,6 @@ def wire(
             folder,
             running=[*study.state.running, *study.state.waiting],
             workers_due=None if shared is None else functools.partial(PoolSeat.due, shared[0].seat),
-            entries=study.journal.entries(spec.study),
         )
         if shared is not None:
             shared[1].useful = hopping.useful_workers

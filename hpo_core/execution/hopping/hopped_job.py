@@ -33,8 +33,6 @@ class JobProgress(msgspec.Struct, kw_only=True):
     state: Checkpoint | None = None
     """State of the model at the end of that epoch; None: the job's own checkpoint."""
     visits: list[Visit] = []
-    together: list[int] = []
-    """Ranks of the units that the visits are of."""
     points: tuple[Point, ...] = ()
     elapsed: float = 0.0
     """Seconds that its units took."""
@@ -167,8 +165,6 @@ class HoppedJob:
         self.restarts = 0
         self._started = 0
         """Number of units started: no two have one number."""
-        self.gang_error = ""
-        """Why a unit of several ranks failed, until it was trained by one."""
         self.forget()
 
     def forget(self) -> None:
@@ -202,26 +198,19 @@ class HoppedJob:
         """Attempt and number of the unit that starts next."""
         return self.job.attempt, self._started
 
-    @property
-    def together(self) -> tuple[int, ...] | msgspec.UnsetType:
-        """Ranks of the units that the visits are of; not set where all have one."""
-        ranks = self.behind.together
-        return tuple(ranks) if any(each > 1 for each in ranks) else msgspec.UNSET
-
-    def unit_job(self, partitions: Sequence[int], place: int, *, base: str, cached: int) -> Job:
+    def unit_job(self, partition: int, place: int, *, base: str, cached: int) -> Job:
         """The job of the next unit.
 
         Args:
-            partitions: indices of the partitions that it sees: one for each rank.
+            partition: index of the partition that it sees.
             place: partitions of this epoch that were trained on before.
             base: of the study's checkpoints.
             cached: partitions that its worker may keep in memory.
         """
         job, state, epoch, number = self.job, self.state, self.behind.epoch + 1, self._started
         self._started += 1
-        partition, *others = partitions
         trains = partition < self._trained_on
-        ends_epoch = trains and place + len(partitions) == self._trained_on
+        ends_epoch = trains and place + 1 == self._trained_on
         where = ""
         if trains:
             where = paths.hop_path(job.trial, job.attempt, number, base)
@@ -247,25 +236,17 @@ class HoppedJob:
                 trains=trains,
                 cached=cached,
                 elapsed=self.behind.elapsed,
-                others=tuple((self._names[each], each) for each in others),
             ),
         )
 
-    def take(self, unit: Job, report: Report, others: Sequence[str] = ()) -> Checkpoint | None:
-        """A unit ended well; returns the state that nothing needs any more.
-
-        Args:
-            others: workers of the other ranks of a gang.
-        """
+    def take(self, unit: Job, report: Report) -> Checkpoint | None:
+        """A unit ended well; returns the state that nothing needs any more."""
         assert unit.unit is not None
         self.losses = 0
         behind, partition = self.behind, unit.unit.index
         came_with = unit.checkpoint.size if unit.checkpoint else 0
         started, ended = round(report.started, 3), round(report.ended, 3)
-        places = [partition, *(index for _, index in unit.unit.others)]
-        for place, worker in zip(places, (report.worker, *others), strict=True):
-            behind.visits.append(Visit(unit.target - 1, place, worker, started, ended, came_with))
-        behind.together.append(len(places))
+        behind.visits.append(Visit(unit.target - 1, partition, report.worker, started, ended, came_with))
         behind.elapsed += report.seconds
         behind.unrestored = (behind.unrestored + report.unrestored)[:UNRESTORED_LINES]
         warnings = () if report.warnings is msgspec.UNSET else report.warnings
@@ -281,10 +262,6 @@ class HoppedJob:
         self._metrics |= report.metrics
         before, self.state = self.state, report.checkpoint
         return before if before is not None and before != self.behind.state else None
-
-    def warn(self, line: str) -> None:
-        """Add a warning to the job's report."""
-        self.behind.warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
         """All partitions were seen; returns the state of the epoch before, which nothing needs any more."""
@@ -344,7 +321,6 @@ class HoppedJob:
             warnings=behind.warnings or msgspec.UNSET,
             usage=self._usage() or msgspec.UNSET,
             visits=tuple(visits) or msgspec.UNSET,
-            together=self.together,
         )
 
     def _usage(self) -> Usage | None:

@@ -7,7 +7,6 @@ e" becomes a unit for each partition and epoch; the model's state travels betwee
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,16 +15,14 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
-from hpo_core.execution.hopping.unit_history import observe_recorded
+from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.hopper.board import PlannedUnit, useful_workers
+from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit_times import GangLimit, UnitTimes
+from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import HpoError, StorageError
-from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -40,66 +37,6 @@ FOR_EACH_WORKER = 2
 MOST = 1_000
 """More cost more than they save: with 1,000 models on eight workers 16 at once end 0.7 % later than all, and a decision
 among all takes a millisecond."""
-STATES = 3
-"""Files of one model at once: at the end of its last epoch, of its last unit, and the one being written."""
-PART_OF_DISK = 0.5
-"""Part of the free disk space that states may take: the rest is for checkpoints and logs."""
-
-
-class ModelsAtOnce:
-    """Counts how many models train at once: ``data.concurrent``, else by the search and the room on the disk.
-
-    A model that waits for its next unit is a file in the study's folder, and takes no memory of a worker.
-
-    Args:
-        spec: of the study.
-        folder: of the study; None: there are no files (a simulation).
-    """
-
-    def __init__(self, spec: StudySpec, folder: Path | None) -> None:
-        data = spec.partitioned
-        self._given = data.concurrent
-        self._all = create_method(spec).grantable(MOST) if self._given is None and all_at_once(spec) else 0
-        self._folder = folder
-        self._largest = 0
-        """Bytes of the largest state that was seen; 0: none was."""
-        self._said = False
-
-    def note_state(self, size: int) -> None:
-        """A model's state was written."""
-        self._largest = max(self._largest, size)
-
-    def count(self, workers: int, *, begun: int) -> int:
-        """Number of configurations that may train at once; 0 without a worker.
-
-        Args:
-            begun: those under way that have written a state.
-        """
-        if not workers:
-            return 0
-        if self._given is not None:
-            return self._given
-        few = FOR_EACH_WORKER * workers
-        return max(few, self._room(few, begun))
-
-    def _room(self, few: int, begun: int) -> int:
-        if self._all <= few or self._folder is None:
-            return self._all
-        if not self._largest:  # nobody knows yet how large a state is
-            return few
-        free = shutil.disk_usage(self._folder).free
-        room = begun + int(PART_OF_DISK * free / (STATES * self._largest))
-        if room >= self._all:
-            return self._all
-        room = max(few, 1 << room.bit_length() >> 1)  # a power of two: what is free changes all the time
-        if not self._said:
-            self._said = True
-            log.warning(
-                "%d of %d models train at once: each may need %d files of %.1f MB, and the disk of %s has %.1f MB "
-                "free; free some of it, or set data.concurrent.",
-                room, self._all, STATES, self._largest / 1e6, self._folder, free / 1e6,
-            )  # fmt: skip
-        return room
 
 
 MISSING_SECONDS = 60.0
@@ -191,8 +128,6 @@ class HoppingExecutor:
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
         workers_due: counts the workers that the study's share gives it, whichever it holds now; None: it has all.
-        entries: of the journal so far, from which sizes of gangs are known that were measured; not read where these
-            are given, or not wanted.
     """
 
     def __init__(
@@ -203,7 +138,6 @@ class HoppingExecutor:
         *,
         running: Iterable[int] = (),
         workers_due: Callable[[], int] | None = None,
-        entries: Iterable[Entry] = (),
     ) -> None:
         data = spec.partitioned
         self.poll_seconds = inner.poll_seconds
@@ -211,25 +145,22 @@ class HoppingExecutor:
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder, spec.checkpoint_base)
-        self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
-        running = list(running)
+        all_of_them = create_method(spec).grantable(MOST) if all_at_once(spec) else 0
+        self._at_once: Callable[[int], int] = lambda workers: (
+            data.concurrent or max(FOR_EACH_WORKER * workers, all_of_them)
+        )
+        """How many models train at once on so many workers. One that waits is a file in the study's folder."""
         self.keep_only(running)
         files = data.all_files
         self._names = [file.name for file in files]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
-        unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        scaling = spec.scaling
-        gangs = GangLimit(unit_times, efficiency=scaling.efficiency, most=spec.most_ranks, gains=scaling.speedups)
-        if gangs.measures:
-            observe_recorded(unit_times, entries, self._progress_of(running))
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
-            times=unit_times,
+            times=UnitTimes(self._weights, trained_on=self._trained_on),
             validation=self._names[self._trained_on :],
-            gangs=gangs,
         )
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
@@ -259,8 +190,7 @@ class HoppingExecutor:
             halted = [name for name in self._schedule.halted() if name not in there]
             self._missing.check(halted, inventory, self.now())
             workers = inventory.workers if self._workers_due is None else self._workers_due()
-            begun = sum(each.state is not None for each in self._trainings.values())
-            return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
+            return Inventory.of(self._at_once(workers) if workers else 0, "model hopper")
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Begin the units of a job as workers become free."""
@@ -362,7 +292,7 @@ class HoppingExecutor:
         place = len(self._schedule.visits(unit.configuration))
         workers = max(1, len(self._held))
         job = training.unit_job(
-            unit.partitions, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+            unit.partition, place, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
         def on_report(_: Job, report: Report) -> None:
@@ -371,8 +301,7 @@ class HoppingExecutor:
                 self._advance()
 
         self.on_unit(training.job, unit.epoch)
-        first, *others = (Slot(0, 0, worker) for _, worker in unit.seats)
-        self._inner.submit(job, first._replace(others=tuple(others)), on_report)
+        self._inner.submit(job, Slot(0, 0, unit.worker), on_report)
 
     def _take(self, unit: PlannedUnit, job: Job, report: Report) -> None:
         training = self._trainings.get(unit.configuration)
@@ -391,11 +320,7 @@ class HoppingExecutor:
             self._failed(training, job, report)
 
     def _completed(self, training: HoppedJob, unit: PlannedUnit, job: Job, report: Report) -> None:
-        if report.checkpoint is not None:
-            self._at_once.note_state(report.checkpoint.size)
-        self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
-        if training.gang_error and not unit.others:
-            self._train_no_gangs(training)
+        self._remove_state(training.take(job, report))
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
@@ -412,8 +337,7 @@ class HoppingExecutor:
             self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
     def _lost(self, training: HoppedJob, unit: PlannedUnit, report: Report) -> None:
-        workers = [worker for _, worker in unit.seats]
-        worker, most = report.worker if report.worker in workers else unit.worker, LOSSES
+        worker, most = unit.worker, LOSSES
         doubt = None if report.doubt is msgspec.UNSET else report.doubt.partition
         if doubt is None:
             self._lose(worker)
@@ -421,7 +345,7 @@ class HoppingExecutor:
             self._held[worker] -= self._places_of([doubt])
             self._schedule.worker_holds(worker, self._held[worker])
             most = LOSSES * len(self._held)  # they may have it from one file server
-        self._schedule.unit_failed(unit)  # of a gang: its other workers are free
+        self._schedule.unit_failed(unit)
         training.losses += 1
         log.warning("trial %d repeats epoch %d on %s: %s", unit.configuration, unit.epoch,
                     self._names[unit.partition], report.message)  # fmt: skip
@@ -433,11 +357,7 @@ class HoppingExecutor:
 
     def _failed(self, training: HoppedJob, job: Job, report: Report) -> None:
         assert job.unit is not None
-        if report.outcome is Outcome.ERROR and job.unit.others and not (training.gang_error or training.cancelled):
-            log.warning("trial %d repeats epoch %d on one worker: %s", job.trial, job.target, report.message)
-            training.gang_error = report.message
-            self._schedule.train_alone(job.trial)
-        elif report.outcome is Outcome.DIVERGED:
+        if report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
         elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
             log.warning("trial %d goes back: %s", job.trial, report.message)
@@ -445,16 +365,6 @@ class HoppingExecutor:
         else:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
-
-    def _train_no_gangs(self, training: HoppedJob) -> None:
-        """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
-        if self._schedule.gangs.most != 1:
-            self._schedule.gangs.most = 1
-            training.warn(
-                "no model of this study is trained by several workers any more: a unit failed on them, and not on one "
-                f"({training.gang_error})"
-            )
-        training.gang_error = ""
 
     def _go_back(self, training: HoppedJob, report: Report) -> None:
         """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
@@ -474,12 +384,6 @@ class HoppingExecutor:
             else:
                 self._files.remove(training.job.trial, training.next_unit)
         self._add(training)
-
-    def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, JobProgress]]:
-        if self._files is None:
-            return []
-        found = ((trial, self._files.read(trial)) for trial in trials)
-        return [(trial, progress) for trial, progress in found if progress is not None]
 
     def _remove_state(self, state: Checkpoint | None) -> None:
         if state is not None and self._files is not None:

@@ -1,6 +1,6 @@
 """AttemptProcess: a process forked by the zygote leaves the zygote's state behind, trains, reports, ends.
 
-Or it stays (``training.process: kept``): it puts settings back (:mod:`kept_state`) and waits for another.
+Or it stays (``training.process: kept``): it puts settings back (:class:`KeptState`) and waits for another.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, gpu_environment
-from hpo_core.training.child.kept_state import KeptState
+from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, KeptState, gpu_environment
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send
 from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress

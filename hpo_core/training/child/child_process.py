@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
-import resource
 import signal
+import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job
 from hpo_core.training.child.messages import RunJob, send
+from hpo_core.training.child.processes import children, resident
+from hpo_core.training.objective import cuda_is_initialized
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import when_imported
 
 LEAST_PERCENT = 6
 """Least share of a GPU's multiprocessors under MPS: a job that computes 1 % of the time takes far longer on 1 %."""
@@ -32,14 +40,14 @@ class ChildProcess:
 
     Args:
         request: of its first attempt; later ones are like it.
-        stays: whether it may stay for a further attempt.
-        asks: whether it may wait within the training for the trial's next job.
     """
 
-    def __init__(self, request: JobRequest, *, stays: bool, asks: bool = False) -> None:
+    def __init__(self, request: JobRequest) -> None:
         self.pid = 0
-        self.stays = stays
-        self.asks = asks
+        self.stays = request.process == "kept"
+        """Whether it may stay for a further attempt."""
+        self.asks = request.asks
+        """Whether it may wait within the training for the trial's next job."""
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)
@@ -102,18 +110,6 @@ class ChildProcess:
                 pass
 
 
-def may_stay(request: JobRequest) -> bool:
-    return request.process == "kept" and not _time_is_limited()
-
-
-def may_ask(request: JobRequest) -> bool:
-    return request.asks and not _time_is_limited()
-
-
-def _time_is_limited() -> bool:
-    return resource.getrlimit(resource.RLIMIT_CPU)[0] != resource.RLIM_INFINITY
-
-
 def continues(job: Job, request: JobRequest) -> bool:
     """True if the request is for the trial's next job after this one, which its process can go on with."""
     following = request.job
@@ -154,3 +150,143 @@ def gpu_environment(portion: Portion) -> dict[str, str]:
         found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(LEAST_PERCENT, -(-portion.compute // 10))))
         found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, portion.allowed // 2**20)}M"
     return found
+
+
+_libc: Any = ctypes.CDLL(None)
+GROWN_BYTES = 256 << 20
+"""Growth of a process's own memory beyond which it is replaced; counted from its first attempt where it has a GPU."""
+
+
+class Setting(NamedTuple):
+    """One setting of a process, or of a library in it."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    module: str = ""
+    """Library without which there is no such setting."""
+
+
+def _set_environment(before: dict[str, str]) -> None:
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+        time.tzset()
+
+
+_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
+def _set_handlers(before: list[Any]) -> None:
+    for timer in _TIMERS:
+        signal.setitimer(timer, 0)
+    for number, handler in zip(_SIGNALS, before, strict=True):
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _default_device() -> Any:
+    mode = getattr(sys.modules.get("torch.utils._device"), "CURRENT_DEVICE", None)
+    return None if mode is None else str(mode)
+
+
+def _deterministic() -> tuple[bool, ...]:
+    torch, cudnn = _torch(), _torch().backends.cudnn
+    algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return *algorithms, cudnn.deterministic, cudnn.benchmark
+
+
+def _set_deterministic(before: tuple[bool, ...]) -> None:
+    torch, cudnn = _torch(), _torch().backends.cudnn
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    cudnn.deterministic, cudnn.benchmark = before[2:]
+
+
+def _thread_pools() -> list[Any]:
+    return list(sys.modules["threadpoolctl"].ThreadpoolController().lib_controllers)
+
+
+def _set_thread_pools(before: list[tuple[Any, int]]) -> None:
+    for pool, threads in before:
+        pool.set_num_threads(threads)
+
+
+SETTINGS = (
+    Setting(lambda: dict(os.environ), _set_environment),
+    Setting(os.getcwd, os.chdir),
+    Setting(lambda: [signal.getsignal(number) for number in _SIGNALS], _set_handlers),
+    Setting(
+        lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
+        lambda before: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+    ),
+    Setting(lambda: [(pool, pool.num_threads) for pool in _thread_pools()], _set_thread_pools, "threadpoolctl"),
+    Setting(lambda: _torch().get_num_threads(), lambda before: _torch().set_num_threads(before), "torch"),
+    Setting(lambda: _torch().get_default_dtype(), lambda before: _torch().set_default_dtype(before), "torch"),
+    Setting(_default_device, lambda before: _torch().set_default_device(before), "torch"),
+    Setting(lambda: _torch().is_grad_enabled(), lambda before: _torch().set_grad_enabled(before), "torch"),
+    Setting(_deterministic, _set_deterministic, "torch"),
+)
+"""What is put back; to add one is to add a line."""
+
+
+class KeptState:
+    """Settings of a process; made in the child, before its first attempt.
+
+    Those of a library that the training function imports itself are read when it was imported.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Setting, Any]] = []
+        for module in dict.fromkeys(setting.module for setting in SETTINGS):
+            if not module or module in sys.modules:
+                self._look_at(module)
+            else:
+                when_imported(module, partial(self._look_at, module))
+        self._resident = resident("self")
+        self._on_gpu = False
+
+    def _look_at(self, module: str) -> None:
+        self._before += [(setting, setting.read()) for setting in SETTINGS if setting.module == module]
+
+    def put_back(self) -> bool:
+        """Put the settings back and free the GPU; False: that failed, or something is left, and the process must end.
+
+        What is left is a process that runs, or memory of a GPU.
+        """
+        try:
+            for setting, before in self._before:
+                setting.write(before)
+            gc.collect()
+            return not children(os.getpid()) and _free_gpu()
+        except Exception:
+            return False
+
+    def grew(self) -> bool:
+        """True if the process takes so much more memory than it did that it is replaced.
+
+        What a GPU needs of the computer's memory, in its first attempt, is no growth.
+        """
+        if cuda_is_initialized() and not self._on_gpu:
+            self._resident, self._on_gpu = resident("self"), True
+        if resident("self") - self._resident > GROWN_BYTES // 2:
+            _libc.malloc_trim(0)
+        return resident("self") - self._resident > GROWN_BYTES
+
+
+def _free_gpu() -> bool:
+    # Free what torch keeps of the GPU, which the next attempt may have less of; False: tensors are left there.
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return True
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    devices = range(torch.cuda.device_count())
+    held = sum(torch.cuda.memory_allocated(device) for device in devices)
+    for device in devices:
+        torch.cuda.reset_peak_memory_stats(device)
+    return not held

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import StorageError
 from hpo_core.model.stopwatch import Stopwatch
@@ -31,17 +32,17 @@ from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.child_process import ChildProcess
 from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox, Settled
 from hpo_core.training.child.meter import AttemptMeter
-from hpo_core.training.child.processes import process_state
-from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.out_of_memory import (
+from hpo_core.training.child.processes import (
     MEMORY_CURE,
     OomKills,
     aborted_for_memory,
     exceeded,
     oom_kills,
     outcome_of_sigkill,
+    process_state,
     refused,
 )
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 
 LOG_TAIL_BYTES = 4096
@@ -166,13 +167,16 @@ class RunningChild:
         """What the child says after its report, where its process may stay for the next attempt."""
         self.ending = self._ended = False
         """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
-        self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
+        place = log_path(request.job.trial, request.job.attempt, request.rank)
+        self.log = AttemptLog(Path(request.folder) / place, request.log_limit)
         self._progress = progress
         self._inbox = MessageInbox()
         self._started = time.time()
         self._spent = _stopwatch(request.timeout)
         self._spent.reset(request.elapsed)
         self._still = _stopwatch(request.stall_timeout, request.storage_timeout)
+        self._limits = {False: request.stall_timeout, True: request.storage_timeout}
+        """Seconds that a step may take, and one that stores a checkpoint."""
         self._last_step = 0.0, False
         """When the child wrote its progress last, and whether it stores a checkpoint."""
         self._oom_kills = oom_kills()
@@ -184,10 +188,6 @@ class RunningChild:
             self._start = process.asks_for.target
         progress.begin(self._start)
         self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     @property
     def was_given_to_nobody(self) -> bool:
@@ -203,23 +203,16 @@ class RunningChild:
         self.ending = True
         self._end_within(self.request.grace if grace is None else grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.process.pid, signal.SIGTERM)
 
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
-
-    def kill(self) -> None:
-        """Send SIGKILL to the child and its process group."""
-        self.process.kill()
 
     def end(self) -> None:
         """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
         self.ending = self._ended = True
         self.read_output(_READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
-
-    def close(self) -> None:
-        self.log.close()
 
     def lower(self, memory: int) -> None:
         """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
@@ -285,7 +278,7 @@ class RunningChild:
         now, request = time.monotonic(), self.request
         if self.ending:
             return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
-        limit = self._step_limit()
+        limit = self._limits[self._last_step[1]]
         left = [] if limit is None else [limit - self._still.elapsed()]
         if request.timeout is not None:
             left.append(request.timeout - self._spent.elapsed())
@@ -293,14 +286,11 @@ class RunningChild:
         looks = _look_seconds(request.timeout, request.stall_timeout, request.storage_timeout)
         return min(self._meter.next_at, now + min([looks, *left]))
 
-    def _step_limit(self) -> float | None:
-        return self.request.storage_timeout if self._last_step[1] else self.request.stall_timeout
-
     def check_limits(self) -> None:
         """Stop the child at its first exceeded limit; kill it once its grace period is over."""
         if self.ending:
             if self._ending.elapsed() >= self._grace:
-                self.kill()
+                self.process.kill()
                 self._end_within(1.0)
             return
         resource, when, storing = self._progress.read(self.request.job.target)
@@ -308,7 +298,7 @@ class RunningChild:
             self._last_step = when, storing
             self._still = _stopwatch(self.request.stall_timeout, self.request.storage_timeout)
             self._still.reset(min(time.monotonic() - when, self._still.max_gap))
-        timeout, limit = self.request.timeout, self._step_limit()
+        timeout, limit = self.request.timeout, self._limits[storing]
         where = f"it had done {resource} of {self.request.job.target} steps"
         if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
@@ -321,13 +311,13 @@ class RunningChild:
                 storage_took_too_long(limit, resource, self.request.job.target),
             )
         else:
-            # of a gang: what tells a rank that hangs from one that waits for it
-            state = "" if self.request.gang is None else process_state(self.pid)
+            # of a gang: a rank that waits for one that hangs sleeps
+            state = "" if self.request.gang is None else process_state(self.process.pid)
             self.stop(
                 Outcome.HUNG,
                 f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
-                f"{f', and its process {state}' if state else ''}. The stack at that moment is in its log. Raise the "
-                "limit if steps take that long.",
+                f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
+                "Raise the limit if steps take that long.",
             )
 
     def measure(self) -> Usage | None:
@@ -354,7 +344,20 @@ class RunningChild:
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
-        report = self._judged_report(code, status)
+        printed, done, reason = self.log.tail(), self._done, self._stop_reason
+        if done is not None and (reason is None or done.report.outcome in RESULTS):
+            report = done.report
+            self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
+            if report.detail and not done.traceback:
+                report = msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
+        else:
+            if reason is None:
+                kills = oom_kills()
+                killed = None if kills is None else kills.since(self._oom_kills)
+                reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
+                if reason[0] is Outcome.OUT_OF_MEMORY:
+                    reason = reason[0], reason[1] + refused(self.request.portion)
+            report = self.request.report(*reason, detail=printed, started=self._started)
         has_result = self._done is not None and self._done.report.outcome in RESULTS
         units = self.request.job.target - self._start if has_result else self._units()
         usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
@@ -368,22 +371,6 @@ class RunningChild:
         self.process.cpu += settled.cpu
         return self.final_report(os.CLD_EXITED, 0, settled.cpu)
 
-    def _judged_report(self, code: int, status: int) -> Report:
-        printed = self.log.tail()
-        done, reason = self._done, self._stop_reason
-        if done is not None and (reason is None or done.report.outcome in RESULTS):
-            report = done.report
-            self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
-            if done.traceback or not report.detail:
-                return report
-            return msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
-        if reason is None:
-            killed = oom_kills().since(self._oom_kills)
-            reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
-            if reason[0] is Outcome.OUT_OF_MEMORY:
-                reason = reason[0], reason[1] + refused(self.request.portion)
-        return self.request.report(*reason, detail=printed, started=self._started)
-
 
 def storage_took_too_long(limit: float, done: int, target: int) -> str:
     return (
@@ -392,7 +379,7 @@ def storage_took_too_long(limit: float, done: int, target: int) -> str:
     )
 
 
-def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills, printed: str = "") -> tuple[Outcome, str]:
+def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills | None, printed: str = "") -> tuple[Outcome, str]:
     """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
 
     Args:

@@ -4,8 +4,7 @@ What an attempt took is a :class:`~hpo_core.model.devices.measurement.Usage`. Me
 again if the attempt ended, that is anonymous and shared memory of its whole process tree, in which a page that several
 processes share counts once. What the zygote holds as well does not count, until the attempt writes to it. Files that it
 maps do not count; only for an attempt that was over after half a second, those that it had mapped and closed again may,
-for the kernel's own peak includes them. Where the kernel does not tell what is shared, the child's growth since its
-fork counts, and the processes that it starts count whole.
+for the kernel's own peak includes them.
 """
 
 from __future__ import annotations
@@ -16,26 +15,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from typing import TypeVar
 
 import msgspec
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.placement.gpus import GpuProcesses
-from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
+from hpo_core.training.child.processes import cpu_seconds, descendants, exceeded, pages
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress
-from hpo_core.training.out_of_memory import exceeded
 
-_Size = TypeVar("_Size")
 MOST_SECONDS = 1.0
 """Longest time between two looks."""
 WATCHED_SECONDS = 0.25
 """Longest time between two looks at an attempt whose memory is limited."""
 _COST = 0.01
 """Part of the time that may go into looking; large memory is looked at less often."""
-_COST_IN_DOUBT = 0.1
-"""The same while the attempt may exceed its share, which many processes that share memory seem to do."""
+_COST_IF_LIMITED = 0.1
+"""The same for an attempt whose memory is limited."""
 _SHORT_SECONDS = 0.1
 """Seconds of training below which its cores are those of the whole attempt."""
 _FEW_LOOKS = 2
@@ -76,7 +72,6 @@ class AttemptMeter:
         self._progress = progress
         self._without = without
         self._interval = FIRST_SECONDS
-        self._exact_at = self._doubt_at = 0.0
         self._cpu = 0.0
         self._cpu_before = cpu_before
         self._looks = 0
@@ -98,16 +93,11 @@ class AttemptMeter:
         now, began = time.monotonic(), time.thread_time()  # the time in which others ran is no cost
         processes = descendants(os.getpid(), self._without)
         self._cpu = max(self._cpu, sum(map(cpu_seconds, processes)) - self._cpu_before)
-        self.memory = max(self.memory, self._lower(processes))
+        self.memory = max(self.memory, _memory(processes))
         self._looks += 1
-        limit, listed = self.limit, time.thread_time()
-        doubtful = limit is not None and now >= self._doubt_at and self._upper(processes) > limit
-        if doubtful or now >= self._exact_at or (self._profiled and self._told is None):
-            self.memory = max(self.memory, self._memory(processes))
-            spent = time.thread_time() - listed
-            self._exact_at, self._doubt_at = now + spent / _COST, now + spent / _COST_IN_DOUBT
-        self._interval = min(1.5 * self._interval, MOST_SECONDS if limit is None else WATCHED_SECONDS)
-        self.next_at = now + max(self._interval, (listed - began) / _COST)
+        most, cost = (MOST_SECONDS, _COST) if self.limit is None else (WATCHED_SECONDS, _COST_IF_LIMITED)
+        self._interval = min(1.5 * self._interval, most)
+        self.next_at = now + max(self._interval, (time.thread_time() - began) / cost)
 
     def news(self, units: int) -> Usage | None:
         """The usage of a running attempt, if its profile is complete and this is more than was told before."""
@@ -148,32 +138,14 @@ class AttemptMeter:
             share=None if share is None else share.amounts,
         )
 
-    def _lower(self, processes: Iterable[int]) -> int:
-        # A lower bound of what the attempt holds, at little cost: a large peak between two exact looks is seen.
-        return max([0, *_sizes(processes, anonymous)]) - anonymous("self")
 
-    def _upper(self, processes: Iterable[int]) -> int:
-        # An upper bound of what the attempt holds, at little cost: what processes share counts for each of them.
-        return max(0, sum(_sizes(processes, resident)) - resident("self"))
-
-    def _memory(self, processes: Iterable[int]) -> int:
-        try:
-            own = pages("self")
-        except OSError:  # a kernel that has no such file
-            own = None
-        if own is None:
-            return self._upper(processes)
-        held = sum(part.proportional for part in _sizes(processes, pages) if part is not None)
-        # what all others take of the zygote's pages is what the zygote's proportional size lacks
-        return max(0, held - (own.held - own.proportional))
-
-
-def _sizes(processes: Iterable[int], of: Callable[[int], _Size]) -> list[_Size]:
-    found = []
+def _memory(processes: Iterable[int]) -> int:
+    held = 0
     for pid in processes:
-        with contextlib.suppress(OSError, ValueError):
-            found.append(of(pid))
-    return found
+        with contextlib.suppress(OSError):
+            held += pages(pid).proportional
+    own = pages("self")  # what all others take of the zygote's pages is what the zygote's proportional size lacks
+    return max(0, held - (own.held - own.proportional))
 
 
 class GpuMeter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -19,6 +20,9 @@ from typing import NamedTuple
 
 import psutil
 
+from hpo_core.model.devices.inventory import Portion
+from hpo_core.model.trial import Outcome
+
 TAG_VARIABLE = "HPO_ZYGOTE"
 """Environment variable whose value is unique to each zygote and inherited by its descendants."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -26,21 +30,19 @@ _MAX_SECONDS = 10.0
 """Seconds that a killed process is waited for; one that exists longer waits for a disk."""
 _LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 """Whether this kernel tells the children of a process; psutil reads all processes of the machine for that."""
-STOPPED = "was stopped by a signal"
-AT_DISK = "waited for a disk"
-COMPUTED = "was computing"
-WAITED = "waited"
-HANGING = (STOPPED, AT_DISK, COMPUTED, WAITED)
-"""States of a process, from what surely hangs to what may well wait for somebody else."""
-_STATES = {b"T": STOPPED, b"t": STOPPED, b"D": AT_DISK, b"R": COMPUTED}
 
 
 def process_state(pid: int) -> str:
+    """State of a process as psutil names it; empty where it is gone."""
     try:
-        about = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
         return ""
-    return _STATES.get(about.rpartition(b") ")[2][:1], WAITED)  # a process may have any name
+
+
+def is_stopped(pid: int) -> bool:
+    """True if a signal stopped the process."""
+    return process_state(pid) in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 def become_subreaper() -> None:
@@ -136,11 +138,6 @@ def resident(pid: int | str, *, swap: bool = True) -> int:
     return _sum(*_bytes(f"{pid}/status", "RssAnon", "RssShmem", *(["VmSwap"] if swap else [])))
 
 
-def anonymous(pid: int | str) -> int:
-    """Anonymous memory of a process in bytes, that on swap space included; pages shared since a fork count whole."""
-    return _sum(*_bytes(f"{pid}/status", "RssAnon", "VmSwap"))
-
-
 def data_size() -> int:
     return _sum(*_bytes("self/status", "VmData"))
 
@@ -154,26 +151,17 @@ class Pages(NamedTuple):
     """The same, with a page that n processes share counted as 1/n."""
 
 
-def pages(pid: int | str) -> Pages | None:
-    """Memory of a process; None where the kernel does not tell what is shared.
+def pages(pid: int | str) -> Pages:
+    """Memory of a process.
 
     The kernel looks at each page: about 1 ms for 100 MB.
+
+    Raises:
+        OSError: it is gone.
     """
     names = ("Anonymous", "Pss_Anon", "Swap", "Pss_Shmem", "SwapPss")
     whole, part, swapped, *others = _bytes(f"{pid}/smaps_rollup", *names)
-    return None if whole is None or part is None else Pages(_sum(whole, swapped), _sum(part, *others))
-
-
-class Growth(NamedTuple):
-    """Memory of this process that it did not inherit, in bytes."""
-
-    now: int
-    peak: int
-    """Largest so far. Files that were mapped at that time, and are not now, are in it: the kernel keeps one number."""
-
-
-def page_faults() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return Pages(_sum(whole, swapped), _sum(part, *others))
 
 
 def reset_peak() -> None:
@@ -182,18 +170,108 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def own_growth(before: int, *, faults: int | None = None) -> Growth:
-    """Memory of this process, now and at most, beyond its inherited memory.
+def page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def own_growth(before: int, faults: int) -> tuple[int, int]:
+    """Memory of this process that it did not inherit, now and at most, in bytes.
+
+    Files that were mapped at the time of the peak, and are not now, are in it: the kernel keeps one number.
 
     Args:
         before: what :func:`resident` said at its start.
-        faults: count inherited pages that it wrote to in the peak, as well: at most one for each of these page faults.
-            After a while that is far too many, for memory that is freed and taken again faults each time; None: do not.
+        faults: page faults of a short attempt: it wrote to at most one inherited page for each. Memory that is freed
+            and taken again faults each time, so these are far too many after a while; 0 then.
     """
     largest, files, *held = _bytes("self/status", "VmHWM", "RssFile", "RssAnon", "RssShmem", "VmSwap")
     now = max(0, _sum(*held) - before)
     peak = max(now, _sum(largest) - _sum(files) - before)
-    if faults is not None:
-        touched = faults * resource.getpagesize()
-        peak = max(peak, min(touched, peak + before))
-    return Growth(now, peak)
+    return now, max(peak, min(faults * resource.getpagesize(), peak + before))
+
+
+_RAISED = (
+    "out of memory",
+    "can't allocate memory",
+    "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
+)
+_PRINTED = ("std::bad_alloc", "cannot allocate memory", "out of memory")
+"""What native libraries print before they abort, in small letters."""
+_CGROUPS = Path("/sys/fs/cgroup")
+MEMORY_CURE = "Use a smaller model or batch, fewer workers per machine, or more memory."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAISED)
+
+
+def aborted_for_memory(status: int, printed: str) -> bool:
+    return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
+
+
+class OomKills(NamedTuple):
+    """Out-of-memory kills that the kernel has counted."""
+
+    where: str
+    number: int
+
+    def since(self, before: OomKills | None) -> OomKills | None:
+        """Kills that came after; None where the two cannot be compared."""
+        same = before is not None and before.where == self.where
+        return OomKills(self.where, self.number - before.number) if before is not None and same else None
+
+
+def oom_kills() -> OomKills | None:
+    """Kills in the control group of this process (version 2), else on this machine; None: the kernel does not tell."""
+    places = {"of this machine": Path("/proc/vmstat")}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                places = {"of its control group": _CGROUPS / line[3:].strip("/") / "memory.events", **places}
+    for where, file in places.items():
+        with contextlib.suppress(OSError, ValueError):
+            return OomKills(where, int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0]))
+    return None
+
+
+def outcome_of_sigkill(kills: OomKills | None) -> tuple[Outcome, str]:
+    """Outcome and message for a process that SIGKILL ended: whoever may signal it can send one.
+
+    Args:
+        kills: the kernel's out-of-memory kills while the process ran.
+    """
+    if kills is not None and kills.number:
+        return Outcome.OUT_OF_MEMORY, (
+            f"The training process was killed by the kernel, for memory ran out: the kernel ended {kills.number} "
+            f"process{'es' if kills.number != 1 else ''} {kills.where} for that while it ran. {MEMORY_CURE}"
+        )
+    if kills is None:
+        evidence = "Whether memory ran out cannot be said: the kernel's counts of such kills cannot be read here."
+    else:
+        evidence = f"The kernel ended no process {kills.where} for lack of memory while it ran."
+    return Outcome.CRASHED, (
+        f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
+        "time, or the training itself sent the signal."
+    )
+
+
+def exceeded(share: Portion, memory: int) -> str:
+    given = share.allowed
+    whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
+    return (
+        f"The attempt took {memory / 1e6:,.0f} MB of memory, and {given / 1e6:,.0f} MB is {whose}; it was ended for "
+        "the sake of its neighbours. Use a smaller model or batch, or state its demand (packing.demand.memory)."
+    )
+
+
+def refused(share: Portion | None) -> str:
+    """Addition to a library's message where memory was refused to an attempt; empty without a share."""
+    if share is None:
+        return ""
+    if share.gpu:
+        return f" (it may use {share.allowed / 1e6:,.0f} MB of {share.device})"
+    return f" (jobs on {share.device} may use {share.capacity / 1e6:,.0f} MB together)"

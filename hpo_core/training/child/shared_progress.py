@@ -169,8 +169,9 @@ class SharedProgress:
         """Note the final figures; the last call before the child reports."""
         with contextlib.suppress(Exception):  # whatever user code did to torch, or to /proc
             short = time.monotonic() - self._started < FIRST_SECONDS
-            faults = page_faults() - self._faults if short else None
-            self._at.memory, self._at.peak = own_growth(self._resident or 0, faults=faults)
+            self._at.memory, self._at.peak = own_growth(
+                self._resident or 0, page_faults() - self._faults if short else 0
+            )
             self._note_torch()
 
     def _mark(self, now: float) -> None:

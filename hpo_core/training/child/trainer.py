@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -236,19 +237,18 @@ class Trainer:
             self._asks_since, self.waiting = None, (0, None)
             self._send(Cancel(*job.key))
 
-    def may_serve(self, request: JobRequest) -> bool:
-        asked, last = self.asks_for(), self.waiting[1]
-        return asked is None or (last is not None and last.folder == request.folder and continues(asked, request))
-
-    def distance(self, request: JobRequest) -> int:
+    def distance(self, request: JobRequest) -> float:
         """The distance from serving an attempt; the nearest trainer takes it.
 
-        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device.
+        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device;
+        infinite: one waits for the next job of another trial.
         """
-        last = self.waiting[1]
+        asked, last = self.asks_for(), self.waiting[1]
         if last is None:
             return 1
-        if self.asks_for() is not None or demand_of(last) == demand_of(request):
+        if asked is not None:
+            return 0 if last.folder == request.folder and continues(asked, request) else math.inf
+        if demand_of(last) == demand_of(request):
             return 0
         return 2 if device_of(last) == device_of(request) else 3
 
@@ -317,64 +317,51 @@ class Trainer:
 
         A zygote that died is replaced before the next job; the attempt during which it died is LOST.
         """
-        self._lowered = None
-        try:
-            report = self._run(request)
-        finally:
-            self._measured = None
-            self._cancelled = None  # the next study may well have an attempt of the same number
-        # masked here, where the secrets are known; the child is not given them
-        return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
-
-    def _run(self, request: JobRequest) -> Report:
-        started = time.time()
-
-        def without_child(outcome: Outcome, message: str, usage: Usage | None = None) -> Report:
-            first, _, rest = message.partition("\n")
-            known = {} if usage is None else {"usage": usage}
-            return request.report(outcome, first, detail=rest, started=started, **known)
-
+        self._measured = None
+        started, attempt, measured = time.time(), request.job.key, None
+        report, outcome, reason = None, Outcome.PREEMPTED, "The trainer was closed while the attempt ran."
         try:
             self.prepare()
+            if (zygote := self._zygote) is not None:  # else it was closed meanwhile
+                if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
+                    # it was lowered before it began
+                    request = msgspec.structs.replace(request, portion=request.portion.lowered(self._lowered[1]))
+                zygote.child = 0
+                zygote.send(RunJob(request))
+                if self._cancelled == attempt:
+                    zygote.send(Cancel(*attempt))
+                try:
+                    report, why = self._wait_for_report(zygote, request)
+                finally:
+                    measured, meter, self._gpu_meter = self.usage, self._gpu_meter, None
+                    if meter is not None:
+                        meter.close()
+                if report is None:
+                    zygote.kill_child_group()
+                    if not self.closed:
+                        outcome, why = Outcome.LOST, why or f"The zygote process ended with {zygote.exit_text()}"
+                        reason = f"{why}; it is started anew for the next job."
+                        self._end_zygote()
+                elif meter is not None and isinstance(report.usage, Usage):
+                    report = msgspec.structs.replace(report, usage=meter.with_gpu(report.usage))
         except HpoError as error:
             # a fault of this worker, not of the trial: another one may be able to import the objective
-            return without_child(Outcome.LOST, f"{type(error).__name__}: {error}")
-        attempt = (request.job.trial, request.job.attempt)
-        self._measured = None
-        if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
-            # it was lowered before it began
-            lowered = request.portion.lowered(self._lowered[1])
-            request = msgspec.structs.replace(request, portion=lowered)
-        report, reason, measured = None, "", None
-        zygote = self._zygote
-        if zygote is not None:  # else it was closed meanwhile
-            zygote.child = 0
-            zygote.send(RunJob(request))
-            if self._cancelled == attempt:
-                zygote.send(Cancel(*attempt))
-            try:
-                report, reason = self._wait_for_report(zygote, request)
-            finally:
-                measured, meter, self._gpu_meter = self.usage, self._gpu_meter, None
-                if meter is not None:
-                    meter.close()
-            if report is not None:
-                if meter is not None and isinstance(report.usage, Usage):
-                    report = msgspec.structs.replace(report, usage=meter.with_gpu(report.usage))
-                return report
-            zygote.kill_child_group()
-        if zygote is None or self.closed:
-            return without_child(Outcome.PREEMPTED, "The trainer was closed while the attempt ran.")
-        reason = reason or f"The zygote process ended with {zygote.exit_text()}"
-        self._end_zygote()
-        return without_child(Outcome.LOST, f"{reason}; it is started anew for the next job.", measured)
+            outcome, reason = Outcome.LOST, f"{type(error).__name__}: {error}"
+        finally:
+            self._measured = self._lowered = None
+            self._cancelled = None  # the next study may well have an attempt of the same number
+        if report is None:
+            first, _, rest = reason.partition("\n")
+            report = request.report(outcome, first, detail=rest, started=started, usage=measured or msgspec.UNSET)
+        # masked here, where the secrets are known; the child is not given them
+        return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
 
     def _wait_for_report(self, zygote: ZygoteProcess, request: JobRequest) -> tuple[Report | None, str]:
         # The child's report; or None and why the zygote was killed (empty: it ended by itself).
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
-        loading, attempt = False, (request.job.trial, request.job.attempt)
+        loading, attempt = False, request.job.key
         self.waiting, self._asks_since = (0, None), None
 
         def on_exceeded(reason: str) -> None:

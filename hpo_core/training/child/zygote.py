@@ -31,7 +31,7 @@ from hpo_core.checkpoints.storage import import_filesystem
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
-from hpo_core.training.child.child_process import ChildProcess, may_ask, may_stay
+from hpo_core.training.child.child_process import ChildProcess
 from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
@@ -51,9 +51,9 @@ from hpo_core.training.child.messages import (
     send,
 )
 from hpo_core.training.child.processes import (
-    STOPPED,
     become_subreaper,
     children,
+    is_stopped,
     kill_children,
     process_state,
     reap,
@@ -135,8 +135,8 @@ class Zygote:
                 key.data()
             if self._child is not None:
                 self._child.check_limits()
-                if self._child.was_given_to_nobody and process_state(self._child.pid) == STOPPED:
-                    self._child.kill()
+                if self._child.was_given_to_nobody and is_stopped(self._child.process.pid):
+                    self._child.process.kill()
                 if (usage := self._child.measure()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
@@ -194,13 +194,17 @@ class Zygote:
 
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
-        loaded = is_loaded(request)
-        if self._waiting is not None and not (loaded and self._can_serve(self._waiting, request)):
+        unit = request.job.unit
+        loaded = unit is None or not request.load or is_loaded(request, unit.partition)
+        waiting = self._waiting
+        if waiting is not None and not (
+            loaded and waiting.serves(request) and process_state(waiting.pid) and not is_stopped(waiting.pid)
+        ):
             self._end_waiting()
         if not loaded:  # before the child's limits begin: it does not count as a step of training
             self._send(Loading())
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
-                partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
+                partition_data(request, "" if unit is None else unit.partition)
             gc.freeze()  # as for what the objective's module holds
         try:
             child = self._resumed(request) or self._forked(request)
@@ -210,11 +214,7 @@ class Zygote:
         self._child, process = child, child.process
         for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
-        self._send(Started(child.pid))
-
-    @staticmethod
-    def _can_serve(process: ChildProcess, request: JobRequest) -> bool:
-        return process.serves(request) and process_state(process.pid) not in ("", STOPPED)
+        self._send(Started(child.process.pid))
 
     def _resumed(self, request: JobRequest) -> RunningChild | None:
         # The attempt in the process that waits; None: there is none, or it has just gone.
@@ -225,13 +225,13 @@ class Zygote:
         if process.order(request):
             self._waiting = process.asks_for = None
             return child
-        child.close()
+        child.log.close()
         self._end_waiting()
         return None
 
     def _forked(self, request: JobRequest) -> RunningChild:
         assert self._function is not None
-        process = ChildProcess(request, stays=may_stay(request), asks=may_ask(request))
+        process = ChildProcess(request)
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError:
@@ -257,11 +257,11 @@ class Zygote:
         if settled.asks:  # in the middle of its training
             child.process.asks_for = child.request.job
         else:
-            kill_children({child.pid, *self._objective_processes})  # orphans of the attempt
+            kill_children({child.process.pid, *self._objective_processes})  # orphans of the attempt
         report = child.report_of_settled(settled)
-        child.close()
+        child.log.close()
         child.process.wait_from_now()
-        self._send(Finished(report, stays=child.pid, asks=settled.asks))
+        self._send(Finished(report, stays=child.process.pid, asks=settled.asks))
 
     def _end_waiting(self) -> None:
         process, self._waiting = self._waiting, None
@@ -270,7 +270,7 @@ class Zygote:
         process.let_end()
         deadline = time.monotonic() + _END_SECONDS
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() >= deadline or process_state(process.pid) == STOPPED:
+            if time.monotonic() >= deadline or is_stopped(process.pid):
                 break
             time.sleep(0.001)
         process.kill()
@@ -293,12 +293,12 @@ class Zygote:
             self._reap_waiting()
             return
         # it stays unreaped until its group is gone: until then no other process can get its number
-        ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        ended = os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
-            reap({child.pid, *self._objective_processes})  # orphans that became our children and ended
+            reap({child.process.pid, *self._objective_processes})  # orphans that became our children and ended
             return
-        child.kill()
-        spent = os.wait4(child.pid, 0)[2]
+        child.process.kill()
+        spent = os.wait4(child.process.pid, 0)[2]
         kill_children(self._objective_processes)
         child.end()
         for descriptor in (child.process.result, child.process.output):
@@ -307,13 +307,13 @@ class Zygote:
         self._child = None
         if child.was_given_to_nobody:
             child.log.forget()
-            child.close()
+            child.log.close()
             child.process.close()
             self._start(child.request)
             return
         cpu = spent.ru_utime + spent.ru_stime - child.process.cpu
         done = Finished(child.final_report(ended.si_code, ended.si_status, cpu))
-        child.close()
+        child.log.close()
         child.process.close()
         self._send(done)
 
@@ -330,8 +330,8 @@ class Zygote:
 
     def _exit(self) -> NoReturn:
         if self._child is not None:
-            self._child.kill()
-            os.waitpid(self._child.pid, 0)
+            self._child.process.kill()
+            os.waitpid(self._child.process.pid, 0)
         self._end_waiting()
         kill_children()
         os._exit(0)

@@ -5,27 +5,109 @@ HPO_DASK_DASHBOARD        1: Dask's dashboard is served for clusters that the st
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
+import datetime
 import functools
 import importlib
 import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import dask
 import distributed
 from distributed.deploy import spec
+from distributed.deploy.adaptive import Adaptive
+from distributed.security import Security
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import ClusterSettings
-from hpo_flows.dask.clusters.workers_of_study import WorkersOfStudy
 from hpo_flows.dask.process_settings import log_levels
+
+
+class WorkersOfStudy(Adaptive):
+    """Asks for workers while configurations wait, and gives idle ones back.
+
+    Dask counts its tasks. A study has no more tasks than there are slots, so it says itself what it could use. How soon
+    that is followed, Dask's own settings say: ``distributed.adaptive.interval``, and ``wait-count`` for idle workers.
+
+    A worker is idle where no task is, and none whose result was not fetched yet: with it a checkpoint may come that
+    lies nowhere else. That is asked anew at the moment in which the scheduler stops giving tasks to the worker. A
+    worker that is about to come is given back once it is there and idle, unless its cluster can withdraw it before.
+
+    Args:
+        cluster: a ``distributed.SpecCluster``, whose scheduler runs in this process.
+        kind: says how many.
+        settings: of Dask's class.
+    """
+
+    def __init__(self, cluster: Any, *, kind: ClusterKind[Any], **settings: Any) -> None:
+        self._kind = kind
+        self._spec_cluster = cluster
+        super().__init__(cluster, **settings)
+
+    async def target(self) -> int:
+        return self._kind.wanted
+
+    async def recommendations(self, target: int) -> dict[str, Any]:
+        if not self._kind.may_start:
+            return {"status": "same"}
+        found: dict[str, Any] = await super().recommendations(target)
+        return found
+
+    async def workers_to_close(self, target: int) -> list[Any]:
+        there = self._spec_cluster.scheduler.workers.values()
+        idle = sorted((worker.name for worker in there if _is_idle(worker)), key=str)
+        return idle[: max(0, len(there) - target)]
+
+    async def scale_down(self, workers: Iterable[Any]) -> None:  # type: ignore[override]
+        scheduler = self._spec_cluster.scheduler
+        there = {worker.name: worker for worker in scheduler.workers.values()}
+        idle = [name for name in workers if name in there and _is_idle(there[name])]
+        # No other code runs between the line above and the scheduler's note that these take no more tasks. They are not
+        # closed by it: asked by scheduler and nanny at once, a worker does not end until it is killed after 4 s.
+        retired = await scheduler.retire_workers(names=idle, close_workers=False, remove=False)
+        gone = {worker["name"] for worker in retired.values()}
+        if absent := [name for name in workers if name not in there]:
+            gone.update(await asyncio.to_thread(self._kind.withdraw, absent))
+        await self._spec_cluster.scale_down(gone)
+
+
+def _is_idle(worker: Any) -> bool:
+    return not worker.processing and not worker.has_what
+
+
+BEHIND = datetime.timedelta(days=1)
+"""How far the clock of a computer may be behind: Dask's own certificates begin at the moment they are made."""
+VALID = datetime.timedelta(days=365)
+
+
+def new_security() -> Any:
+    """``distributed.Security`` of one cluster: a certificate that is its own authority, and its key, in memory only.
+
+    Like ``Security.temporary()``, and valid from a day before.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    made = Security.temporary()  # type: ignore[no-untyped-call]
+    key = serialization.load_pem_private_key(made.tls_client_key.encode(), None)
+    first = x509.load_pem_x509_certificate(made.tls_client_cert.encode())
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder(
+        first.issuer, first.subject, first.public_key(), first.serial_number, now - BEHIND, now + VALID,
+        list(first.extensions),
+    )  # fmt: skip
+    text = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()  # type: ignore[arg-type]
+    made.tls_ca_file = made.tls_client_cert = made.tls_scheduler_cert = made.tls_worker_cert = text
+    return made
+
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
 

@@ -18,11 +18,11 @@ import dask
 from hpo_core.model.errors import SpecError
 from hpo_core.security.private_files import LockFile, private_folder
 from hpo_core.spec.sections import SlurmClusterSpec
-from hpo_flows.dask.clusters.certificates import new_security
 from hpo_flows.dask.clusters.kind import (
     NO_PAGES,
     ClusterError,
     ClusterKind,
+    new_security,
     optional_package,
     scheduler_options,
     variables_elsewhere,

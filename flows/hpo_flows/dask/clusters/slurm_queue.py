@@ -21,34 +21,6 @@ CALL_SECONDS = 60.0
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD"})
 RUNNING = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"})
 
-_ENDS = {
-    "TIMEOUT": "its time limit (cluster.walltime, or the partition's)",
-    "CANCELLED": "cancelled (scancel)",
-    "OUT_OF_MEMORY": "more memory than cluster.memory",
-    "NODE_FAIL": "its node failed",
-    "PREEMPTED": "preempted by another job",
-}
-_REASONS = {
-    "Resources": "no node is free",
-    "Priority": "other jobs come first",
-    "JobHeldUser": "held; `scontrol release` lets them go",
-    "JobHeldAdmin": "held by an administrator",
-    "ReqNodeNotAvail": "nodes are down, drained or reserved",
-    "Nodes required for job are DOWN": "nodes are down, drained or reserved",
-    "Dependency": "waits for another job",
-}
-_SETTINGS = {
-    "account": "cluster.directives (--account)",
-    "partition": "cluster.directives (--partition)",
-    "time limit": "cluster.walltime",
-    "processors": "cluster.cores",
-    "cpu": "cluster.cores",
-    "memory": "cluster.memory",
-    "gres": "cluster.directives (--gres)",
-    "qos": "cluster.directives (--qos)",
-}
-"""Setting that a word of Slurm's message is about; the first word that is found counts."""
-
 
 class SlurmJob(NamedTuple):
     """A job as ``squeue`` shows it."""
@@ -59,16 +31,6 @@ class SlurmJob(NamedTuple):
     @property
     def has_ended(self) -> bool:
         return self.state not in WAITING and self.state not in RUNNING
-
-    @property
-    def end_words(self) -> str:
-        return _ENDS.get(self.state, self.state.lower().replace("_", " "))
-
-    @property
-    def wait_words(self) -> str:
-        known = next((words for reason, words in _REASONS.items() if self.reason.startswith(reason)), "")
-        reason = self.reason.partition(",")[0]
-        return f"{reason}: {known}" if known else reason
 
 
 def job_name(study: str) -> str:
@@ -141,15 +103,10 @@ def refusal(error: BaseException) -> str:
     """One sentence about a submission that failed, with its cure."""
     if isinstance(error, OSError):
         return (
-            f"sbatch cannot be started here ({error.strerror or error}). Start the study on a node of the cluster that "
-            "has Slurm's commands (a login node), or mend PATH"
+            f"sbatch cannot be started here ({error.strerror or error}). Start the study on a login node, or mend PATH"
         )
     reason = said(str(error).partition("stderr:\n")[2] or str(error))
-    low = reason.lower()
-    if "contact slurm controller" in low or "timed out" in low:
-        return f"sbatch failed: {reason}. Look whether Slurm's controller runs (`sinfo`), then start again"
-    setting = next((setting for word, setting in _SETTINGS.items() if word in low), "the settings below cluster:")
-    return f"sbatch refused the job: {reason}. Change {setting} in the study (`sinfo` shows what there is)"
+    return f"sbatch refused the job: {reason}. Change the settings below cluster: in the study, or look at `sinfo`"
 
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 2.0, 30.0
@@ -231,7 +188,7 @@ class SlurmWatch:
 
     def _look(self, queue: dict[str, SlurmJob]) -> None:
         lines = [
-            f"Slurm job {number} ended: {job.end_words}."
+            f"Slurm job {number} ended: {job.state}."
             for number, job in queue.items()
             if job.has_ended and number in self._known and not self._known[number].has_ended
             and number not in self.given_back
@@ -273,7 +230,7 @@ class SlurmWatch:
         self._cluster.loop.add_callback(self._cluster.workers.pop, name, None)
 
     def _end_of(self, number: str, job: SlurmJob | None) -> str:
-        words = f"job {number} ended before its worker came ({'gone' if job is None else job.end_words})"
+        words = f"job {number} ended before its worker came ({'gone' if job is None else job.state})"
         file = Path(self._folder) / "logs" / "slurm" / f"{job_name(self._study)}-{number}.err"
         try:
             lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
@@ -287,7 +244,7 @@ def _words(jobs: dict[str, SlurmJob]) -> str:
     alive = sum(not job.has_ended for job in jobs.values())
     if not waiting:
         return ""
-    reason = Counter(job.wait_words for job in waiting).most_common(1)[0][0]
+    reason = Counter(job.reason for job in waiting).most_common(1)[0][0]
     jobs_words = "the job waits" if alive == 1 else f"{len(waiting)} of {alive} jobs wait"
     return f"Slurm: {jobs_words} in the queue ({reason})."
 

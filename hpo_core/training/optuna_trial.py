@@ -38,15 +38,6 @@ from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import causes
 
 _space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
-_OTHER_TRIALS = frozenset(
-    {"best_params", "best_trial", "best_trials", "best_value", "get_trials", "trials", "trials_dataframe"}
-)
-_OF_THE_STUDY = frozenset(
-    {
-        "add_trial", "add_trials", "ask", "enqueue_trial", "optimize", "pruner", "sampler", "set_metric_names",
-        "set_system_attr", "set_user_attr", "stop", "tell",
-    }
-)  # fmt: skip
 
 
 class ObjectiveStorage:
@@ -112,19 +103,10 @@ class ObjectiveStudy:
     system_attrs = user_attrs
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OTHER_TRIALS:
-            raise ObjectiveError(
-                f"trial.study.{name} is not known while a trial trains: a trial must come to the same result whatever "
-                "others run beside it. Look at them afterwards (`hpo show`), or compute it in the objective."
-            )
-        if name in _OF_THE_STUDY:
-            raise ObjectiveError(
-                f"trial.study.{name} is not there for an objective: trial.study can only be read. Say it in the study "
-                "file, or with `hpo` at the command line."
-            )
         raise AttributeError(
-            f"trial.study.{name} is not there: an objective sees study_name, direction, directions, metric_names and "
-            "user_attrs of its study."
+            f"trial.study.{name} is not there: an objective can read study_name, direction, directions, metric_names "
+            "and user_attrs of its study. Others' results are not known while a trial trains: it must come to the same "
+            "result whatever runs beside it. Look at them afterwards (`hpo show`)."
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import FloatParameter, IntParameter, ListedParameter, ParameterType, scalar_key
-from hpo_core.training.optuna.trial_adapter import (
+from hpo_core.training.optuna_trial import (
     ObjectiveStudy,
     ObjectiveTrial,
     objective_callable,

@@ -1,1 +1,0 @@
-"""Unchanged Optuna objectives as training functions."""
