@@ -23,7 +23,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import html_page, table, write_page
-from hpo_core.report.live import SECONDS, LiveReport
+from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
@@ -78,7 +78,7 @@ class ReportFiles:
             began = time.monotonic()
             with suppress(HpoError):
                 self.write()
-            time.sleep(max(SECONDS, 4 * (time.monotonic() - began)))
+            time.sleep(max(LIVE_SECONDS, 4 * (time.monotonic() - began)))
 
     def write(self) -> None:
         """Write the list, and the report of each study whose journal has grown."""

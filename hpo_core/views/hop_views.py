@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -196,7 +193,7 @@ def moved_bytes(units: Sequence[HopUnit]) -> MovedBytes | None:
 
 
 class PartitionNames(msgspec.Struct, frozen=True):
-    """Short names of a study's partitions."""
+    """Names of a study's partitions."""
 
     all: tuple[str, ...]
     """Names of all partitions, those of validation at the end."""
@@ -209,31 +206,7 @@ class PartitionNames(msgspec.Struct, frozen=True):
         names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
         if not names:
             return None
-        training, validation = names[:trained_on], names[trained_on:]
-        short = (*short_names(training), *short_names(validation))
-        return cls(short if len(set(short)) == len(short) else tuple(names), trained_on)
-
-
-def short_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Leave out the folder and the end that all names have.
-
-    >>> short_names(["shards/part-00000-of-00002.npz", "shards/part-00001-of-00002.npz"])
-    ('part-00000', 'part-00001')
-    >>> short_names(["north/1.npz", "south/1.npz"]), short_names(["train.npz"])
-    (('north', 'south'), ('train',))
-    """
-    last = [PurePosixPath(name).name for name in names]
-    if len(set(last)) < len(last):
-        last = list(names)
-    if len(last) <= 1:
-        return tuple(PurePosixPath(name).stem for name in last)
-    ends = sorted(name[::-1] for name in last)  # what the first and the last share, all share
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ends[0], ends[-1], strict=False))
-    common = "".join(one for one, _ in same)[::-1]
-    end = re.search(r"[-_./]", common)
-    cut = len(common) - end.start() if end else 0
-    short = tuple(name[: len(name) - cut] for name in last)
-    return short if all(short) else tuple(last)
+        return cls(tuple(names), trained_on)
 
 
 VISITS_NAMED = 64

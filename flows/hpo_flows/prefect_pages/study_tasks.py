@@ -20,10 +20,10 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prefect import get_run_logger
+from prefect import get_run_logger, states
 from prefect.client.schemas.objects import State
 from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed
 from prefect.task_engine import run_task_async
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
@@ -37,6 +37,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.states import attempt_state
 from hpo_flows.prefect_pages.read_back import Begun
 from hpo_flows.prefect_pages.tune_flow import epoch, generation, job, rung
 
@@ -104,8 +105,8 @@ def state_of(report: Report, metric: str) -> State[Any]:
         values = ", ".join(f"{name} = {report.metrics.get(name, float('nan')):.6g}" for name in names)
         return Completed(message=terminal_text(f"{word}{values}{where}"))
     words = masked(terminal_text(f"{report.outcome}{where}: {report.message}"))
-    kinds = {Outcome.LOST: Crashed, Outcome.PREEMPTED: Cancelled}
-    return kinds.get(report.outcome, Failed)(message=words)
+    state: State[Any] = getattr(states, attempt_state(report.outcome).prefect)(message=words)
+    return state
 
 
 def _repeat_log(report: Report, logger: Any) -> None:
