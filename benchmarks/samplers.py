@@ -6,7 +6,8 @@
     python benchmarks/samplers.py --systems "Syne Tune BOHB" --peer-python syne-tune=ENV/bin/python
 
 Problems: the tables of ``DATA/curves`` with the workers and the budget that ``DATA/reference`` names, in families;
-made-up ones with one property each (``sampling/synthetic.py``); ``--trained FOLDER``: tables of trainings made by
+made-up ones with one property each (``sampling/synthetic.py``); tables learnt by a network, so that every proposal has
+a curve (``sampling/continuous.py``); ``--trained FOLDER``: tables of trainings made by
 ``sampling/trained.py``. Searches of ours are studies with ASHA (eta 3, r = 1), or as the system's settings
 say; another system decides by itself (``sampling/peers``), and gets the same workers, curves and budget.
 
@@ -42,6 +43,8 @@ from sampling.suggestion_times import suggestion_times
 from sampling.synthetic import KINDS, SyntheticProblem
 from sampling.systems import system_of
 
+PROBLEMS = ["given", "synthetic", "continuous"]
+
 
 def related(problem: Problem, tables: dict[str, TableProblem], seed: int) -> Problem | None:
     """Another given table of the family with the same space, another one for each seed; None: there is none."""
@@ -67,6 +70,11 @@ def main() -> None:
         problems |= {name: lambda seed, table=table: table for name, table in tables.items()}
     if "synthetic" in given.problems:
         problems |= {f"synthetic_{kind}": lambda seed, kind=kind: SyntheticProblem(kind, seed) for kind in KINDS}
+    if "continuous" in given.problems:
+        from sampling.continuous import ContinuousProblem  # scikit-learn
+
+        learnt = [ContinuousProblem(table) for name, table in tables.items() if table.family == "LCBench"]
+        problems |= {one.name: lambda seed, one=one: one for one in learnt}
     if given.trained:
         problems |= {name: lambda seed, table=table: table for name, table in trained_tables(given.trained).items()}
     if given.only:
@@ -119,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder with curves/ and reference/ (HPO_BENCH_DATA, or ../shared/data)")
     parser.add_argument("--systems", nargs="*", default=["random", "ranked_gp"], help="what to play (see systems.py)")
-    parser.add_argument("--problems", nargs="+", default=["given", "synthetic"], choices=["given", "synthetic"])
+    parser.add_argument("--problems", nargs="+", default=["given", "synthetic"], choices=PROBLEMS)
     parser.add_argument("--trained", type=Path, help="folder with tables of sampling/trained.py: play these, too")
     parser.add_argument("--only", nargs="+", help="parts of problem names")
     parser.add_argument("--spaces", nargs="+", default=list(SPACES), choices=list(SPACES))

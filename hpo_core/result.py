@@ -139,7 +139,7 @@ class TrialResult:
         return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
 
     def _repr_html_(self) -> str:
-        from hpo_core.report.notebook_cells import members_table
+        from hpo_core.report.pictures import members_table
 
         return members_table([FrontMember(self.trial, self.resource, self.values, self.params)])
 
@@ -274,7 +274,7 @@ class Result:
         is no such value.
         """
         series, rows = self._series, []
-        from hpo_core.views.trial_story import trial_state
+        from hpo_core.views.states import trial_state
 
         metrics = [metric.name for metric in self.spec.objectives]
         for trial in series.trials:
@@ -405,7 +405,7 @@ class Result:
         return f"Result({self.name!r}, {self.status}, {len(self.study.state.trials)} trials{best})"
 
     def _repr_html_(self) -> str:
-        from hpo_core.report.notebook_cells import study_cell
+        from hpo_core.report.pictures import study_cell
 
         return study_cell(self.study)
 
@@ -460,7 +460,7 @@ class Plots:
         from hpo_core.report.parameters import importances, parallel_coordinates
 
         found = importances(self._series)
-        return self._drawn(parallel_coordinates(self._series, list(found.shares) if found else []))
+        return self._drawn(parallel_coordinates(self._series, found) if found else None)
 
     def importances(self) -> Figure:
         """Importance of each parameter (PED-ANOVA)."""

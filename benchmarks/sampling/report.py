@@ -17,7 +17,7 @@ from .searches import MOVED, SPACES
 from .synthetic import KINDS
 
 CHOICE = "chosen on other families"
-SYNTHETIC, TRAINED, GIVEN = "synthetic", "trained", "given"
+SYNTHETIC, CONTINUOUS, TRAINED, GIVEN = "synthetic", "continuous", "trained", "given"
 OURS_LOOKS = {
     "random": (plot_style.RUST, ":"),
     "ranked_gp": (plot_style.BLUE, "-"),
@@ -34,13 +34,13 @@ def family(problem: str) -> str:
 
 def group(problem: str) -> str:
     first = problem.split("_")[0]
-    return first if first in (SYNTHETIC, TRAINED) else GIVEN
+    return first if first in (SYNTHETIC, CONTINUOUS, TRAINED) else GIVEN
 
 
 def figures(runs: RunFile, against: str, candidates: Sequence[str]) -> dict[str, Any]:
     """By group of problems, space, way of counting and system."""
     found: dict[str, Any] = {"spaces": SPACES, "ways": WAYS, "against": against, "groups": {}}
-    for which in (GIVEN, TRAINED, SYNTHETIC):
+    for which in (GIVEN, TRAINED, SYNTHETIC, CONTINUOUS):
         of_group = {key.problem for key in runs.lines if group(key.problem) == which}
         names = sorted(of_group)
         families = {name: family(name) if which != SYNTHETIC else name.partition("_")[2] for name in names}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpo_flows.deployed.flows import rerun, resume, tune, tune_file
-    from hpo_flows.prefect_pages.study_tasks import epoch, generation, job, rung
+    from hpo_flows.prefect_pages.tune_flow import epoch, generation, job, rung
 
 __all__ = ["epoch", "generation", "job", "rerun", "resume", "rung", "tune", "tune_file"]
 _TASKS = ("epoch", "generation", "job", "rung")
@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
     """Import a flow or task, and Prefect with it, when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'hpo_flows' has no attribute {name!r}")
-    module = "prefect_pages.study_tasks" if name in _TASKS else "deployed.flows"
+    module = "prefect_pages.tune_flow" if name in _TASKS else "deployed.flows"
     return getattr(import_module(f"hpo_flows.{module}"), name)

@@ -4,7 +4,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed
@@ -19,9 +19,9 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import FormPart
 from hpo_flows.deployed.permissions import home_here
-from hpo_flows.prefect_pages.artifacts import artifact_key
+from hpo_flows.prefect_api.connection import is_in_flow_run
+from hpo_flows.prefect_pages.artifacts import artifact_key, markdown_table
 from hpo_flows.steps import step
-from hpo_flows.study_run.study_flow import is_in_flow_run
 
 
 def _run_name() -> str:
@@ -94,7 +94,7 @@ def write_page(place: Home, found: Compared) -> tuple[Path, str]:
 
 @step("show in Prefect")
 def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """Make the artifacts of the run."""
+    """Make the artifact of the run."""
     facts = found.facts
     if not is_in_flow_run():
         return facts, "not in a flow run"
@@ -107,23 +107,24 @@ def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
         lines.append(
             f"Best: **{markdown_text(first['group'])}**, {markdown_text(metric)} = {first['median']:.5g}{seeds}."
         )
-    lines += ["", f"| search | seeds | {markdown_text(metric)} | least – most | training | worker time | utilization |"]
-    lines.append(f"|{' --- |' * 7}")
-    for row in facts["groups"]:
-        cells = [markdown_text(row["group"]), row["studies"], _words(row["median"])]
-        cells += [f"{_words(row['least'])} – {_words(row['most'])}"]
-        share = "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%"
-        cells += [f"{row['resource']:,.0f}", f"{row['worker_seconds']:.1f} s", share]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
+    rows = [
+        (
+            row["group"],
+            row["studies"],
+            _words(row["median"]),
+            f"{_words(row['least'])} – {_words(row['most'])}",
+            f"{row['resource']:,.0f}",
+            f"{row['worker_seconds']:.1f} s",
+            "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%",
+        )
+        for row in facts["groups"]
+    ]
+    columns = ("search", "seeds", metric, "least – most", "training", "worker time", "utilization")
+    lines += ["", *markdown_table(columns, rows)]
     lines += ["", *(f"- {title}: {markdown_code(target)}" for title, target in links.items())]
     key = artifact_key("-".join(row["study"] for row in facts["studies"])[:80], "compared")
     create_markdown_artifact("\n".join(lines), key=key, description="Studies side by side")
-    rows = [{name: value for name, value in row.items() if name != "params"} for row in facts["studies"]]
-    create_table_artifact(rows, key=f"{key}-studies", description="Each study")
-    for title, target in links.items():
-        if target.startswith(("http://", "https://", "file://")):
-            create_link_artifact(target, link_text=title, key=f"{key}-{title.lower().replace(' ', '-')}")
-    return facts, f"artifacts {key} and {key}-studies"
+    return facts, f"artifact {key}"
 
 
 def _words(value: float | None) -> str:

@@ -12,11 +12,11 @@ import logging
 import multiprocessing
 import queue
 import shutil
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +54,7 @@ from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
+from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.python_arguments import (
     check_callbacks,
     check_list,
@@ -68,6 +69,7 @@ from hpo_flows.python_arguments import (
     stop_rules,
 )
 from hpo_flows.python_progress import ShownProgress, write_line
+from hpo_flows.study_run.in_prefect import drive_study
 from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.python")
@@ -339,23 +341,27 @@ def _drive(
     shown: bool = True,
 ) -> Result:
     shown = shown and session.spec.prefect.tasks != "off"
-    first = _FirstError()
+    progress = progress and not (shown and is_in_flow_run())  # the log of the flow run shows how it goes on
+    first, failures = _FirstError(), list[str]()
     if fail_fast:
         session.add_observer(first.watch)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
+    session.trackers.say = log.info
+
+    def ended(study: Study, summary: Summary) -> None:
+        failures.append(failed_words(study, _cure(session, study)))
+
     with one_interrupt():
         try:
-            if shown and _is_in_flow_run():  # the log of the flow run shows how it goes on
-                _drive_here(session, action, in_flow=True)
-            else:
-                with ShownProgress(session.name, on=progress) as board, closing(session):
-                    if progress:
-                        session.add_observer(board)
-                        session.wait_for = board.wait_for
-                        session.say = write_line
-                    session.trackers.say = write_line if progress else log.info
-                    _drive_here(session, action, shown=shown)
+            with ShownProgress(session.name, on=progress) as board, closing(session):
+                if progress:
+                    session.add_observer(board)
+                    session.wait_for = board.wait_for
+                    session.say = session.trackers.say = write_line
+                drive_study(session, action, prefect=shown, cure=partial(_cure, session), ended=ended)
+                if failures and failures[0]:
+                    raise HpoError(failures[0])
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
             raise
@@ -390,38 +396,6 @@ def _cure(session: Session, study: Study) -> str:
     if session.temporary:
         return "home=None kept nothing of it; with a home, hpo.load(...).jobs says how each attempt ended."
     return cure_in_python(study, _home_named(session))
-
-
-def _drive_here(session: Session, action: str, *, shown: bool = True, in_flow: bool = False) -> None:
-    failures: list[str] = []
-
-    def ended(study: Study, summary: Summary) -> None:
-        failures.append(failed_words(study, _cure(session, study)))
-        session.wait_for("copying to the trackers")
-        if warning := session.trackers.finish():
-            log.warning("%s", warning)
-
-    if in_flow:
-        from hpo_flows.deployed.flow_run import run_as_subflow
-
-        run_as_subflow(session, action, ended)
-    elif shown:
-        from hpo_flows.study_run.in_prefect import run_in_prefect
-
-        run_in_prefect(session, action, cure=lambda study: _cure(session, study), ended=ended)
-    else:
-        ended(*session.run())
-    if failures and failures[0]:
-        raise HpoError(failures[0])
-
-
-def _is_in_flow_run() -> bool:
-    """True if the caller runs in a flow or task of Prefect, which then is imported."""
-    if "prefect" not in sys.modules:
-        return False
-    from hpo_flows.study_run.study_flow import is_in_flow_run
-
-    return is_in_flow_run()
 
 
 class _FirstError(Observer):

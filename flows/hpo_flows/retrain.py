@@ -21,8 +21,8 @@ from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.form import FormPart
 from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
-from hpo_flows.study_run.study_flow import is_in_flow_run
 
 __all__ = ["Rules", "retrain"]
 

@@ -56,10 +56,11 @@ from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.artifacts import artifact_key
 from hpo_flows.steps import logger, step
 from hpo_flows.study_run.session import Session
-from hpo_flows.study_run.study_flow import is_in_flow_run, run_study
+from hpo_flows.study_run.study_flow import run_study
 
 
 class Rules(BaseModel):

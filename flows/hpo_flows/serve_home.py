@@ -23,7 +23,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import html_page, table, write_page
-from hpo_core.report.live import SECONDS, LiveReport
+from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
@@ -32,7 +32,6 @@ from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
 
 
 def ui_lock(folder: Path) -> LockFile:
@@ -79,7 +78,7 @@ class ReportFiles:
             began = time.monotonic()
             with suppress(HpoError):
                 self.write()
-            time.sleep(max(SECONDS, 4 * (time.monotonic() - began)))
+            time.sleep(max(LIVE_SECONDS, 4 * (time.monotonic() - began)))
 
     def write(self) -> None:
         """Write the list, and the report of each study whose journal has grown."""
@@ -188,21 +187,20 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
 
 
 def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
-    """Runs whose process was killed look as if they went on; Prefect is imported only where there are such runs."""
-    folder = home.folder / SHOWN_RUNS
-    if not any_killed(folder, OWN_SERVER):
-        return
+    """Runs whose process was killed look as if they went on."""
     os.environ.update(client_environment(server.folder))
     from prefect.client.orchestration import SyncPrefectClient
 
+    from hpo_flows.prefect_pages.read_back import end_killed_runs
+
     try:
         with SyncPrefectClient(server.api_url, auth_string=server.auth) as client:
-            crashed = report_killed_runs(client, folder, OWN_SERVER)
-    except Exception as error:  # pages are served all the same, and the next command reports them
+            crashed = end_killed_runs(client, home.folder)
+    except Exception as error:  # pages are served all the same, and the next study ends them
         say(f"Flow runs whose process was killed may still look Running ({type(error).__name__}: {error}).")
         return
     if crashed:
-        say(f"Flow runs whose process was killed, Crashed in Prefect now: {len(crashed):,}.")
+        say(f"Flow runs whose process was killed, Crashed in Prefect now: {crashed:,}.")
 
 
 @contextmanager

@@ -41,7 +41,6 @@ from hpo_core.views.device_use import (
 )
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
 from hpo_core.views.rungs import (
     BracketView,
@@ -52,6 +51,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
+from hpo_core.views.states import grid_states, study_word
 from hpo_core.views.summary import (
     FrontMember,
     StudySummary,
@@ -293,7 +293,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         standing = standings(live_rows(source, is_alive)).get(name)
         progress = epochs_that_ended(study, folder)
         running = running_lines(study, progress, jobs=_JOBS_SHOWN, driven=status in _DRIVEN)
-        ended = device_lines(study, latest=True) if study.status == "open" else ()
         say_facts(
             [
                 ("best", best_line(study)),
@@ -301,7 +300,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
                 ("slots", standing and standing.words),
                 ("stops at", ", ".join(study.rules.progress(study.state, _now_of(status)))),
                 *(("", line) for line in running),
-                *(("device, last minute", line) for line in ended),
             ]
         )
         _print_failures(study, folder)
@@ -485,10 +483,7 @@ def status_word(study: Study, info: StudyInfo) -> str:
     """The study's status, and whether somebody drives it."""
     from hpo_core.journal.sql import is_alive
 
-    word: str = study.status
-    if word == "open":
-        return "running" if is_alive(info) else "interrupted"
-    return word
+    return study_word(study, driven=is_alive(info))
 
 
 def print_json(value: Any) -> None:

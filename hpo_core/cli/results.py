@@ -69,7 +69,7 @@ def report(
 ) -> None:
     """Write the HTML report again and print its path; with --live, write it anew while the study runs."""
     from hpo_core.report import write_report
-    from hpo_core.report.live import LiveReport
+    from hpo_core.report.study_page import LiveReport
     from hpo_core.spec import StudySpec
     from hpo_core.tracking.tracker_links import study_links
 

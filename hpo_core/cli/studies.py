@@ -45,7 +45,7 @@ from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import plain_visits, visit_lines
-from hpo_core.views.trial_story import attempt_lines, trial_state, trial_story
+from hpo_core.views.states import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
     from hpo_core.execution.enqueue_requests import EnqueueRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,19 +17,18 @@ from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.series import Series, Track, read_series
 from hpo_core.report.style import (
+    LOG,
     MUTED,
     SERIES,
     Figure,
     Trace,
     axis,
     layout,
-    log_axis,
     pale,
     rounded,
     scale,
     text,
     time_axis,
-    trace,
     whole,
 )
 from hpo_core.views.formatting import Spread, duration, number, percent
@@ -66,12 +65,18 @@ def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
     )
 
 
-def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float = 1.0, shape: str) -> list[Trace]:
+def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: float) -> list[Trace]:
     places, low, middle, high = drawn
     at = [rounded(place / divisor) for place in places]
-    points = [(x, y, "") for x, y in zip(at, middle, strict=True)]
-    line = trace(whole(name), points, color, mode="lines", width=2.5, shape=shape, legendgroup=name)
-    line = {key: value for key, value in line.items() if key not in ("text", "hoverinfo")}
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": whole(name),
+        "legendgroup": name,
+        "x": at,
+        "y": [rounded(value) for value in middle],
+        "line": {"color": color, "width": 2.5, "shape": "hv"},
+    }
     if not several:
         return [line]
     area = line | {
@@ -79,7 +84,7 @@ def band_lines(name: str, color: str, drawn: Band, *, several: bool, divisor: fl
         "y": [rounded(v) for v in [*low, *high[::-1]]],
         "fill": "toself",
         "fillcolor": pale(color),
-        "line": {"width": 0, "shape": shape},
+        "line": {"width": 0, "shape": "hv"},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -112,13 +117,12 @@ def incumbents(
         return None
     divisor, across = time_axis(last) if along is None else (1.0, axis(along))
     begin = min(steps[0][0] for _, tracks in groups for steps, _ in tracks if steps)
-    log = 0 < begin * LOG_FROM <= last
-    if log:  # the beginning decides, and the last steps take longest
-        across = log_axis(across["title"]["text"], begin / divisor, last / divisor, pad=0.01)
+    if log := 0 < begin * LOG_FROM <= last:  # the beginning decides, and the last steps take longest
+        across = axis(across["title"]["text"], **LOG)
     data: list[Trace] = []
     for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
         drawn = band(tracks, sign, log=log)
-        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor, shape="hv")
+        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor)
     up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
     return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
 
@@ -127,8 +131,6 @@ def series_colors(count: int) -> list[str]:
     return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
-_TITLE = 90
-"""Names of searches longer than this, all together, stand below the title."""
 _REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
 _DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
 """End of a study's name that an unnamed flow run adds, and `make demo`."""
@@ -300,46 +302,40 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
     objectives = {len(series.study.spec.objectives) for series in comparison.studies}
     several = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
-    title, below = " / ".join(names), ""
-    if len(title) > _TITLE:
-        below, title = f'<p class="about">{escape(title)}</p>', f"{len(names)} searches"
+    facts = comparison.facts()
     quality = Section(
         "Quality and cost",
-        "Resource: units of training in all. Worker time: of all attempts, failed ones too. Utilization: worker time "
-        "over the slots offered.",
-        (_group_table(comparison) if len(comparison.studies) > len(names) else "") + _study_table(comparison),
+        f"Best values are of {text(comparison.metric)}. Resource: units of training in all. Worker time: of all "
+        "attempts, failed ones too. Utilization: worker time over the slots offered.",
+        (_facts_table(facts["groups"]) if len(comparison.studies) > len(names) else "")
+        + _facts_table(facts["studies"], ("params", "jobs")),
     )
-    about = f"{len(comparison.studies)} studies side by side · {text(wanted)}{several}"
-    head = f'<header><h1>{escape(title)}</h1>{below}<p class="about">{about}</p></header>'
+    about = f"{' / '.join(map(escape, names))} · {text(wanted)}{several}"
+    head = f'<header><h1>{len(comparison.studies)} studies side by side</h1><p class="about">{about}</p></header>'
     body = head + card(quality) + "".join(map(card, drawn))
     return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
 
 
-_COST = ("resource", "wall time", "worker time", "utilization")
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "resource": lambda value: f"{value:,.0f}",
+    "seconds": duration,
+    "worker_seconds": duration,
+    "utilization": percent,
+}
+_TITLES = {"group": "search", "seconds": "wall time", "worker_seconds": "worker time", "studies": "seeds"}
 
 
-def _cost(facts: dict[str, Any]) -> list[str]:
-    share = facts["utilization"]
-    used = [f"{facts['resource']:,.0f}", duration(facts["seconds"]), duration(facts["worker_seconds"])]
-    return [*used, "–" if share is None else percent(share)]
+def _facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
+    """The facts that programs get, as a table."""
+    names = [name for name in rows[0] if name not in hidden]
 
+    def cell(name: str, value: Any) -> str:
+        if value is None or isinstance(value, str):
+            return "–" if value is None else value
+        return _SHOWN[name](value) if name in _SHOWN else number(value)
 
-def _group_table(comparison: Comparison) -> str:
-    rows = []
-    for facts in (group.facts() for group in comparison.ranked()):
-        spread = "–" if facts["least"] is None else f"{number(facts['least'])} – {number(facts['most'])}"
-        rows.append([facts["group"], facts["studies"], number(facts["median"]), spread, *_cost(facts)])
-    head = ("search", "seeds", f"best {comparison.metric} (median)", "least – most", *_COST)
-    return table(head, rows, 1000)
-
-
-def _study_table(comparison: Comparison) -> str:
-    keys = ("study", "method", "sampler", "seed", "status", "trials")
-    rows = []
-    for facts in map(study_facts, comparison.studies):
-        by = "–" if facts["trial"] is None else f"trial {facts['trial']} at {facts['at']:,}"
-        rows.append([*(facts[key] for key in keys), number(facts["best"]), by, *_cost(facts)])
-    return table((*keys, f"best {comparison.metric}", "by", *_COST), rows, 1000)
+    cells = [[cell(name, row[name]) for name in names] for row in rows]
+    return table([_TITLES.get(name, name) for name in names], cells, 1000)
 
 
 def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
@@ -364,25 +360,31 @@ def final_quality(comparison: Comparison) -> Figure | None:
         return None
     names = [group.name for group in comparison.groups]
     color = dict(zip(names, series_colors(len(names)), strict=True))
-    values = [member.best for group in groups for member in group.members]
     data: list[Trace] = []
-    shapes: list[dict[str, Any]] = []
-    for row, group in enumerate(reversed(groups)):
-        points = [
-            (member.best, row, f"{whole(member.study.name)}: {number(member.best)}")
-            for member in group.members
-            if member.best is not None
-        ]
-        data.append(trace(group.name, points, color[group.name], size=11, opacity=0.75, showlegend=False))
-        spread = group.spread()
-        if spread is not None and spread.count > 1:
-            ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
-            shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})
-    labels = [whole(group.name, 30) for group in reversed(groups)]
-    upward = axis(tickvals=list(range(len(groups))), ticktext=labels, range=[-0.6, len(groups) - 0.4])
+    for group in reversed(groups):
+        known = [member for member in group.members if member.best is not None]
+        data.append(
+            {
+                "type": "box",
+                "orientation": "h",
+                "x": [rounded(member.best) for member in known if member.best is not None],
+                "y": [whole(group.name, 30)] * len(known),
+                "text": [f"{whole(member.study.name)}: {number(member.best)}" for member in known],
+                "hoverinfo": "text",
+                "boxpoints": "all",
+                "pointpos": 0,
+                "jitter": 0,
+                "fillcolor": pale(color[group.name]),
+                "line": {"color": MUTED, "width": 1},
+                "marker": {"color": color[group.name], "size": 10, "opacity": 0.75},
+                "showlegend": False,
+            }
+        )
+    values = [member.best for group in groups for member in group.members]
     across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
     caption = (
-        "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
+        "A dot is a study's best value; the box, where there are several seeds, holds the middle half of them and "
+        "their median. The best is on top."
     )
-    height = 120 + 44 * len(groups) + 14 * sum(label.count("<br>") for label in labels)
-    return Figure("final", "Final quality", caption, data, layout(height, xaxis=across, yaxis=upward, shapes=shapes))
+    shape = layout(120 + 48 * len(groups), xaxis=across, yaxis=axis(type="category"))
+    return Figure("final", "Final quality", caption, data, shape)

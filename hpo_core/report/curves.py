@@ -1,16 +1,20 @@
-"""Results in pictures: best value over time, learning curves, their distribution, the Pareto front."""
+"""Results in pictures: best value over time, learning curves, Pareto front, maps of a grid (HyperSack, Figure 7)."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
+    CANDIDATE,
     CUT,
     DARKER,
     FAILED,
@@ -18,14 +22,10 @@ from hpo_core.report.style import (
     LISTED,
     Figure,
     Point,
-    Scale,
     Trace,
     axis,
-    axis_key,
     layout,
     level_color,
-    one_below_the_other,
-    panels,
     rounded,
     scale,
     text,
@@ -34,18 +34,13 @@ from hpo_core.report.style import (
 )
 from hpo_core.state import TrialRecord, is_complete
 from hpo_core.views.formatting import duration, number, parameter_value, plural
+from hpo_core.views.states import GridPoint, JobState, grid_points, grid_states, joint_state
 from hpo_core.views.summary import front_members, front_rows, rule_words, values_of
 
 CURVE_BUDGET = 12_000
 """Points drawn in all; the lowest rungs are thinned first."""
 CURVE_POINTS = 60
 """Points of one trial's curve, besides its results."""
-LEVELS = 8
-"""Lines of the distribution; with more levels the lowest, the highest and some between them."""
-STEPS = 300
-"""Points of one line of the distribution."""
-ENOUGH = 5
-"""Results that a line of the distribution needs."""
 FRONT_DOTS, FRONT_ROWS = 3_000, 50
 """Results drawn beside the front in all, the lower rungs thinned; members of the front in the table."""
 
@@ -109,8 +104,6 @@ def learning_curves(series: Series) -> Figure | None:
             data.append(_lines(series, group, name, level_color(level, levels), width=1.0 + 0.8 * level / levels))
     if best is not None:
         data.append(_lines(series, [series.trials[best.trial]], f"trial {best.trial}, the best", BEST, width=3.5))
-    if diverged := [t for t in shown if t.loss is None]:
-        data.append(_crosses(series, diverged, drawn))
     few = f" The {len(shown)} that came furthest of {len(known)} are drawn." if len(shown) < len(known) else ""
     caption = (
         f"Each line is one trial: {text(series.metric)} against the resource trained for; the {DARKER}, the higher "
@@ -155,129 +148,52 @@ def _lines(series: Series, group: list[TrialRecord], name: str, color: str, *, w
     return trace(name, points, color, mode="lines+markers", width=width, size=sizes, marker=marker, opacity=opacity)
 
 
-def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> Trace:
-    points: list[Point] = []
-    for trial in diverged:
-        finite = [v for _, v in sorted(series.curves[trial.number].items()) if math.isfinite(v)]
-        last = finite[-1] if finite else drawn.low if series.maximize else drawn.high
-        height = min(max(last, drawn.low), drawn.high)
-        points.append((trial.resource, height, f"trial {trial.number} diverged before {trial.resource:,}"))
-    return trace(f"diverged ({len(diverged)})", points, FAILED, size=9, marker={"symbol": "x"})
-
-
-def distribution(series: Series) -> Figure | None:
-    """The share of results at a level that are at least as good as a value."""
-    by_level: dict[int, list[float]] = {}
-    for trial in series.trials:
-        for result in trial.results:
-            if result.loss is not None:
-                level = 0 if series.lineage is not None else series.level(result.resource)
-                by_level.setdefault(level, []).append(series.study.metric_value(result.loss))
-    known = [level for level in sorted(by_level) if len(by_level[level]) >= ENOUGH]
-    if not known:
-        return None
-    shown = sorted({*known[:: -(-len(known) // LEVELS)], known[-1]})
-    drawn = scale((value for level in shown for value in by_level[level]), maximize=series.maximize)
-    data: list[Trace] = []
-    for level in shown:
-        name = "all results" if series.lineage is not None else f"at {series.levels[level]:,}"
-        color = level_color(len(series.levels) - 1 if len(shown) == 1 else level, len(series.levels))
-        ordered = sorted(by_level[level], reverse=series.maximize)
-        count, most = len(ordered), min(len(ordered), STEPS)
-        places = sorted({round(k * (count - 1) / max(most - 1, 1)) for k in range(most)})
-        points = [
-            (ordered[k], (k + 1) / count, f"{100 * (k + 1) / count:.0f}% up to {number(ordered[k])}") for k in places
-        ]
-        shape = "vh" if series.maximize else "hv"
-        words: dict[str, Any] = {"hoverinfo": "text+name"}
-        data.append(trace(f"{name} ({count:,})", points, color, mode="lines", width=2.2, shape=shape, **words))
-    better = "at least" if series.maximize else "at most"
-    levels = ", one line per resource trained to" if len(shown) > 1 else ""
-    caption = (
-        f"The share of results whose {text(series.metric)} is {better} the value below{levels}: the further a line "
-        f"lies to the {'right' if series.maximize else 'left'}, the better they are.{CUT if drawn.cut else ''}"
-    )
-    up = axis("share of results", tickformat=".0%", range=[0, 1.03])
-    return Figure(
-        "distribution",
-        "Distribution of results",
-        caption,
-        data,
-        layout(380, xaxis=drawn.axis(text(series.metric)), yaxis=up),
-    )
-
-
 def front_figure(series: Series) -> Figure | None:
-    """Results in pairs of objectives, each further one against the first; the front in orange."""
+    """Results by the first two objectives; the front in orange."""
     study, levels = series.study, series.levels
     objectives, front = study.spec.objectives, study.state.front
     if len(objectives) < 2 or not front:
         return None
     results = [result for trial in series.trials for result in trial.results if result.losses and is_complete(result)]
-    scales, titles = [], []
-    for i, metric in enumerate(objectives):
+    sides, cut = [], False
+    for i, metric in enumerate(objectives[:2]):
         drawn = scale((result.losses[i] * metric.sign for result in results), maximize=metric.mode == "max")
         shown = [member.losses[i] * metric.sign for member in front]  # the whole front, however far from the others
-        scales.append(replace(drawn, low=min(drawn.low, *shown), high=max(drawn.high, *shown)))
-        titles.append(f"{text(metric.name, 30)} ({'lower' if metric.mode == 'min' else 'higher'} is better)")
-    pairs = len(objectives) - 1
-    shape = panels(pairs, min(2, pairs), height=370 if pairs <= 2 else 250, gap=90)
+        drawn = replace(drawn, low=min(drawn.low, *shown), high=max(drawn.high, *shown))
+        cut |= drawn.cut
+        sides.append(drawn.axis(f"{text(metric.name, 30)} ({'lower' if metric.mode == 'min' else 'higher'} is better)"))
     data: list[Trace] = []
-    for at in range(pairs):
-        i, key = at + 1, axis_key(at)
-        shape[f"xaxis{key}"] |= scales[i].axis(titles[i])
-        shape[f"yaxis{key}"] |= scales[0].axis(titles[0])
-        where: dict[str, Any] = {"xaxis": f"x{key}", "yaxis": f"y{key}", "showlegend": at == 0}
-        for level, resource in enumerate(levels):
-            here = [result for result in results if series.level(result.resource) == level]
-            points = [
-                (
-                    result.losses[i] * objectives[i].sign,
-                    result.losses[0] * objectives[0].sign,
-                    f"trial {result.trial} at {resource:,}",
-                )
-                for result in here[:: -(-len(here) * len(levels) // FRONT_DOTS) or 1]
-            ]
-            if points:
-                name, color = f"results at {resource:,}", level_color(level, len(levels))
-                data.append(trace(name, points, color, legendgroup=name, opacity=0.85, **where))
-        members = [
-            (list(values.values()), member, values)
-            for member in sorted(front, key=lambda member: (member.losses[i], member.losses[0]))
-            for values in [values_of(study.spec, member)]
-        ]
+    for level, resource in enumerate(levels):
+        here = [result for result in results if series.level(result.resource) == level]
         points = [
             (
-                row[i],
-                row[0],
-                f"trial {member.trial} at {member.resource:,}<br>"
-                + "<br>".join(f"{text(name, 30)} {number(item)}" for name, item in values.items()),
+                result.losses[1] * objectives[1].sign,
+                result.losses[0] * objectives[0].sign,
+                f"trial {result.trial} at {resource:,}",
             )
-            for row, member, values in members
+            for result in here[:: -(-len(here) * len(levels) // FRONT_DOTS) or 1]
         ]
-        data.append(
-            trace(
-                "Pareto front",
-                points,
-                BEST,
-                mode="lines+markers" if pairs == 1 else "markers",
-                shape="hv",
-                size=10,
-                marker={"line": {"color": "#ffffff", "width": 1}},
-                legendgroup="front",
-                **where,
-            )
-        )
-    lines = " The line parts what the front beats from what nobody reached." if pairs == 1 else ""
+        if points:
+            data.append(trace(f"results at {resource:,}", points, level_color(level, len(levels)), opacity=0.85))
+    points = []
+    for member in sorted(front, key=lambda member: (member.losses[1], member.losses[0])):
+        values = values_of(study.spec, member)
+        lines = [f"{text(name, 30)} {number(item)}" for name, item in values.items()]
+        first, second, *_ = values.values()
+        points.append((second, first, "<br>".join([f"trial {member.trial} at {member.resource:,}", *lines])))
+    two = len(objectives) == 2
+    edge = {"line": {"color": "#ffffff", "width": 1}}
+    mode = "lines+markers" if two else "markers"
+    data.append(trace("Pareto front", points, BEST, mode=mode, shape="hv", size=10, marker=edge))
     caption = (
-        f"Every dot is a result. Those in orange are the Pareto front: no other result is at least as good in every "
-        f"objective and better in one.{lines}{CUT if any(drawn.cut for drawn in scales) else ''}"
+        "Every dot is a result. Those in orange are the Pareto front: no other result is at least as good in every "
+        "objective and better in one."
+        + (" The line parts what the front beats from what nobody reached." if two else "")
+        + ("" if two else f" Drawn are the first two of {len(objectives)} objectives; the table below has all.")
+        + (CUT if cut else "")
     )
     title = f"Pareto front: {plural(len(front), 'result')}"
-    height = shape.pop("height") + 110
-    narrow = {"layout": one_below_the_other(pairs, 320)} if pairs > 1 else None
-    wide = 640 if pairs > 1 else 0
-    return Figure("front", title, caption, data, layout(height, **shape), min_width=wide, narrow=narrow)
+    return Figure("front", title, caption, data, layout(480, xaxis=sides[1], yaxis=sides[0]))
 
 
 def front_table(series: Series) -> Section | None:
@@ -293,3 +209,153 @@ def front_table(series: Series) -> Section | None:
     )
     cells = [["" if item is None else parameter_value(item) for item in row.values()] for row in rows]
     return Section("Results on the Pareto front", caption, table(list(rows[0]), cells, 60))
+
+
+COLORS = {
+    JobState.PENDING: "#dfe5ec",
+    JobState.IN_PROGRESS: CANDIDATE,
+    JobState.COMPLETE: "#3aa76d",
+    JobState.FAILED: FAILED,
+}
+_CELL, _LEAST, _TALLEST, _AROUND = 32, 160, 620, 150
+"""Pixels: a row's height, the map's at least and at most, and around it."""
+
+
+class GridCells:
+    """All points over the two parameters with most values; a third one divides the columns of a map.
+
+    Points that differ in further parameters alone fall together in one cell.
+    """
+
+    def __init__(self, space: Mapping[str, Parameter], points: Sequence[GridPoint]) -> None:
+        sides = {name: _values_of(name, space[name], points) for name in space}
+        varied = sorted((name for name in sides if len(sides[name]) > 1), key=lambda name: -len(sides[name]))
+        self.across, self.up, self.third = (*varied, "", "", "")[:3]
+        self.names = [name for name in (self.across, self.up, self.third) if name]
+        self.summed = varied[3:]
+        self.rows = sides.get(self.up, [""])
+        self.columns = [(a, b) for a in sides.get(self.third, [""]) for b in sides.get(self.across, [""])]
+        self._cells: dict[tuple[str, str, str], list[GridPoint]] = {}
+        for point in points:
+            place = (_word(point, self.third), _word(point, self.across), _word(point, self.up))
+            self._cells.setdefault(place, []).append(point)
+        self.cells = [[self._cells.get((*column, row), []) for column in self.columns] for row in self.rows]
+
+    def together(self, rule: str) -> str:
+        """Sentence about cells that hold several points; empty where none does."""
+        names = ", ".join(text(name, 24) for name in self.summed)
+        return f" A cell holds all values of {names}. {rule}" if names else ""
+
+
+def _word(point: GridPoint, name: str) -> str:
+    return "" if not name else text(parameter_value(point.params[name])) if name in point.params else "–"
+
+
+def _values_of(name: str, parameter: Parameter, points: Sequence[GridPoint]) -> list[str]:
+    # In the order of the parameter; a grid may be shuffled.
+    found = {_word(point, name): point.params.get(name, -math.inf) for point in points}
+    if isinstance(parameter, ListedParameter):
+        listed = [text(parameter_value(choice)) for choice in parameter.listed()]
+        found = {word: listed.index(word) if word in listed else -1 for word in found}
+    return sorted(found, key=lambda word: found[word])
+
+
+def grid_figures(series: Series) -> list[Figure | None]:
+    """The maps of a grid study; none for another method, and for a very large grid."""
+    points = grid_points(series.study)
+    if len(points) < 2:
+        return []
+    cells = GridCells(series.study.spec.search_space().parameters, points)
+    return [_states(series, cells), _metric(series, cells)]
+
+
+def _states(series: Series, cells: GridCells) -> Figure:
+    order, many = list(COLORS), len(COLORS)
+    colors = [[(k + end) / many, color] for k, color in enumerate(COLORS.values()) for end in (0, 1)]
+
+    def state(points: Sequence[GridPoint]) -> float | None:
+        return order.index(joint_state([point.state for point in points])) if points else None
+
+    legend = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "hoverinfo": "skip"}
+    data, shape = _map(series, cells, state, colorscale=colors, zmin=-0.5, zmax=many - 0.5, showscale=False)
+    data += [
+        {**legend, "name": name, "marker": {"color": color, "size": 12, "symbol": "square"}}
+        for name, color in COLORS.items()
+    ]
+    counts = grid_states(series.study)
+    title = f"The grid: {counts.words}" if counts is not None else "The grid"
+    rule = "It is failed where one of them is, complete where all are."
+    caption = (
+        "Each cell is a configuration. In progress is one that was granted; failed one whose last attempt failed: it "
+        f"is tried again, or was abandoned.{cells.together(rule)}"
+    )
+    return Figure("grid-states", title, caption, data, shape, zoom=False)
+
+
+def _metric(series: Series, cells: GridCells) -> Figure | None:
+    values = [value for row in cells.cells for cell in row for value in _values(series, cell)]
+    if len(set(values)) < 2:
+        return None
+    drawn = scale(values, maximize=series.maximize)
+
+    def best(points: Sequence[GridPoint]) -> float | None:
+        own = _values(series, points)
+        return rounded(drawn.place(_best(series, own))) if own else None
+
+    low, high = drawn.ends
+    data, shape = _map(
+        series, cells, best, zmin=low, zmax=high, **drawn.colors(series.metric, maximize=series.maximize)
+    )
+    caption = (
+        f"{text(series.metric, 30)} of each configuration where it has a result: {DARKER} is better."
+        f"{cells.together('It shows the best of them.')}"
+    )
+    return Figure("grid-metric", f"The grid by {series.metric[:30]}", caption, data, shape, zoom=False)
+
+
+def _values(series: Series, points: Sequence[GridPoint]) -> list[float]:
+    found = [series.final(series.trials[trial]) for point in points for trial in point.trials]
+    return [value for value in found if value is not None]
+
+
+def _best(series: Series, values: Sequence[float]) -> float:
+    return max(values) if series.maximize else min(values)
+
+
+def _map(
+    series: Series, cells: GridCells, shade: Callable[[Sequence[GridPoint]], float | None], **colors: Any
+) -> tuple[list[Trace], dict[str, Any]]:
+    gap = 0 if len(cells.columns) * len(cells.rows) > 2500 else 2
+    thirds, firsts = ([*words] for words in zip(*cells.columns, strict=True))
+    drawn = {
+        "type": "heatmap",
+        "x": [thirds, firsts] if cells.third else firsts,
+        "y": cells.rows,
+        "z": [[shade(cell) for cell in row] for row in cells.cells],
+        "text": [[_words(series, cells, cell) for cell in row] for row in cells.cells],
+        "hoverinfo": "text",
+        "xgap": gap,
+        "ygap": gap,
+        **colors,
+    }
+    names = [text(name, 30) for name in (cells.across, cells.third) if name]
+    across = axis(" within ".join(names), type="multicategory" if cells.third else "category", showgrid=False)
+    up = axis(text(cells.up, 30), type="category", showgrid=False)
+    height = min(_TALLEST, max(_LEAST, _CELL * len(cells.rows))) + _AROUND
+    return [drawn], layout(height, xaxis=across, yaxis=up)
+
+
+def _words(series: Series, cells: GridCells, points: Sequence[GridPoint]) -> str:
+    # Hover words of a cell; with one trial they begin with its number, by which a click finds it.
+    if not points:
+        return "no point of the grid"
+    trials = [trial for point in points for trial in point.trials]
+    counts = Counter(point.state for point in points)
+    head = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
+    if len(points) == 1:
+        head = str(points[0].state) + (f": trials {', '.join(map(str, trials))}" if len(trials) > 1 else "")
+        head = f"trial {trials[0]}: {head}" if len(trials) == 1 else head
+    lines = [f"{text(name, 24)} = {_word(points[0], name)}" for name in cells.names]
+    if values := _values(series, points):
+        lines.append(f"{'best ' * (len(values) > 1)}{text(series.metric, 24)} {number(_best(series, values))}")
+    return "<br>".join([head, *lines])

@@ -53,10 +53,7 @@ def html_page(
         trials: what the table of trials shows (:mod:`hpo_core.report.trials_table`).
         live: whether the file is written anew, so that the page loads itself again now and then.
     """
-    drawn = {
-        figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom, "narrow": figure.narrow}
-        for figure in figures
-    }
+    drawn = {figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom} for figure in figures}
     data = {"figures": drawn, "trials": trials, "live": RELOAD_SECONDS if live else 0}
     embedded = f'<script type="application/json" id="data">{_json(data)}</script>'
     head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
@@ -127,7 +124,7 @@ def card(part: Figure | Section) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300) -> str:
-    """An HTML table of escaped cells, each at most ``most`` characters; numbers and short words stay on one line."""
+    """An HTML table of escaped cells, each at most ``most`` characters; short ones stay on one line."""
     titles = [escape(name) for name in head]
     names = "".join(f"<th>{title}</th>" for title in titles)
     stack = ' class="stack"' if len(titles) > 3 else ""
@@ -138,13 +135,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300
 
 
 def _cell(item: object, most: int, title: str) -> str:
-    plain = str(item)
-    try:
-        float(plain.replace(",", ""))
-        unbroken = True
-    except ValueError:
-        unbroken = len(plain) <= 16
-    kind = ' class="n"' if unbroken else ""
+    kind = ' class="n"' if len(str(item)) <= 16 else ""
     return f'<td{kind} data-label="{title}">{text(item, most)}</td>'
 
 

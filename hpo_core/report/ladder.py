@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
 from hpo_core.model.trial import RESULTS
+from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
-    BLUE,
-    CANDIDATE,
     FAILED,
     GAP,
     GREEN,
-    INK,
     LOST,
-    MUTED,
-    NAVY,
+    SERIES,
     Figure,
     Point,
     Trace,
@@ -32,7 +28,7 @@ from hpo_core.report.style import (
     trace,
 )
 from hpo_core.views.formatting import number, plural
-from hpo_core.views.rungs import Bands, is_stopping
+from hpo_core.views.rungs import Bands, entry_levels, is_stopping, rung_rows
 
 PATHS = 300
 """Trials drawn; those that rose furthest come first."""
@@ -41,29 +37,23 @@ _BAND = 0.3
 _AROUND = _BAND + 0.06
 
 
-def _stacked(bands: Bands, *, below: float, between: float) -> list[float]:
-    """Heights of all bands, one unit apart, the first bracket on top.
-
-    Args:
-        bands: of all brackets.
-        below: room under each bracket's lowest band.
-        between: room between two brackets, for the heading of the lower one.
-    """
+def _stacked(bands: Bands) -> list[float]:
+    # Heights of all bands, one unit apart, the first bracket on top; room for a heading between two brackets.
     heights: list[list[float]] = []
-    at = below
+    at = 1.0
     for ladder in reversed(bands.ladders):
         heights.insert(0, [at + k for k in range(len(ladder.rungs))])
-        at += len(ladder.rungs) + between + below
+        at += len(ladder.rungs) + 1.2
     return [height for ladder in heights for height in ladder]
 
 
-def _headings(bands: Bands, heights: list[float], above: float, **place: Any) -> list[dict[str, Any]]:
+def _headings(bands: Bands, heights: list[float]) -> list[dict[str, Any]]:
     return [
         note(
             f"<b>{text(bands.heading(i), 80)}</b>",
-            y=max(heights[k] for k, band in enumerate(bands.all) if band.ladder == i) + above,
+            y=max(heights[k] for k, band in enumerate(bands.all) if band.ladder == i) + _BAND + 0.08,
             yref="y",
-            **{"font": {"size": 13}, **place},
+            font={"size": 13},
         )
         for i in range(len(bands.ladders) if bands.several else 0)
     ]
@@ -75,7 +65,7 @@ def ladder_figure(series: Series) -> Figure | None:
         return None
     divisor, across = time_axis(series.wall)
     levels, bands, best = series.levels, series.bands, series.study.best
-    heights = _stacked(bands, below=1.0, between=0.2)
+    heights = _stacked(bands)
     places = _places(bands, heights)
     reached = {t.number: series.level(t.resource) if t.results else -1 for t in series.trials}
     ranked = sorted(series.trials, key=lambda t: (-reached[t.number], t.number))
@@ -128,8 +118,9 @@ def ladder_figure(series: Series) -> Figure | None:
     backgrounds = [  # a band behind each rung, from the moment it is open
         {
             "type": "rect",
-            **({"xref": "x", "x0": since[k], "x1": 1.015 * series.wall / divisor} if k in since else
-               {"xref": "paper", "x0": 0, "x1": 1}),
+            "xref": "x" if k in since else "paper",
+            "x0": since.get(k, 0),
+            "x1": 1.015 * series.wall / divisor if k in since else 1,
             "y0": height - _AROUND,
             "y1": height + _AROUND,
             "fillcolor": "#eff5fb",
@@ -144,40 +135,34 @@ def ladder_figure(series: Series) -> Figure | None:
         xaxis=across,
         yaxis=_rung_axis(bands, heights, top),
         shapes=backgrounds,
-        annotations=openings + _headings(bands, heights, _BAND + 0.08),
+        annotations=openings + _headings(bands, heights),
     )
     title = "Climbing the rungs" if len(levels) > 1 else "Trials over time"
     return Figure("ladder", title, _ladder_caption(series, len(shown)), data, shape)
 
 
 def _ladder_caption(series: Series, shown: int) -> str:
+    words = "lies flat while it waits at a rung, and ends where it was not promoted."
     if is_stopping(series.study.spec):
-        words = (
-            "Each line is one trial: it rises while it trains. At each rung it goes on at once, or is stopped for "
-            "good: its line ends there. "
-        )
-    else:
-        until = " until all of its bracket are there" if series.study.spec.search.outline().barriers else ""
-        words = (
-            f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
-            "where it was not promoted. "
-        )
-    words += "Within a band better results lie higher, so promoted trials leave from its top."
-    if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
-        words += " A band begins when its rung opens: point at the words there to read why."
-    if shown < len(series.trials):
-        words += f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
-    return words
+        words = "and at each rung it goes on at once, or is stopped for good."
+    few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
+    return (
+        f"Each line is one trial: it rises while it trains, {words} Within a band better results lie higher."
+        + (" A band begins when its rung opens: point at the words there to read why." if _opens(series) else "")
+        + (few if shown < len(series.trials) else "")
+    )
+
+
+def _opens(series: Series) -> bool:
+    return any(band.kind == "closed" for band in series.bands.all) or bool(series.study.state.ceilings)
 
 
 def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:
-    words = []
-    for band in bands.all:
-        content = "closed" if band.kind == "closed" else plural(len(band.results), "result")
-        name = f"<b>Rung {band.rung.rung}</b>"
-        few = len(heights) <= 5
-        words.append(f"{name}<br>resource {band.rung.level:,}<br>{content}" if few else
-                     f"{name} (to {band.rung.level:,})<br>{content}")  # fmt: skip
+    words = [
+        f"<b>Rung {band.rung.rung}</b> (to {band.rung.level:,})<br>"
+        + ("closed" if band.kind == "closed" else plural(len(band.results), "result"))
+        for band in bands.all
+    ]
     starts = [height - 1 for height, band in zip(heights, bands.all, strict=True) if band.rung.rung == 0]
     ticks = {"tickvals": [*starts, *heights], "ticktext": [*["start"] * len(starts), *words]}
     return axis("", range=[-0.15, top], showgrid=False, fixedrange=True, **ticks) | {"ticks": ""}
@@ -195,99 +180,40 @@ def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
 
 
 def rung_counts(series: Series) -> Figure | None:
-    """Results per rung: went on, will go on, stayed, failed; one bracket under the other."""
-    bands = series.bands
-    most = max(band.size for band in bands.all)
-    if not most:
+    """Plotly's funnel: the results at each level, one for each ladder of rungs."""
+    bands, data = series.bands, list[Trace]()
+    for i, ladder in enumerate(bands.ladders):
+        own = [band for band in bands.all if band.ladder == i and band.rung.results]
+        data.append(
+            {
+                "type": "funnel",
+                "name": f"bracket {ladder.name}" if ladder.numbers else "all brackets",
+                "y": [f"{band.rung.level:,}" for band in own],
+                "x": [band.rung.results for band in own],
+                "textinfo": "value+percent initial",
+                "hoverinfo": "name+x+percent previous",
+                "marker": {"color": SERIES[i % len(SERIES)]},
+                "connector": {"visible": False},
+            }
+        )
+    if not any(drawn["x"] for drawn in data):
         return None
-    stopping = is_stopping(series.study.spec)
-    heights = _stacked(bands, below=0.0, between=0.62)
-    top = _top_word(series)
-    kinds = (
-        ("went on" if stopping else "promoted", BLUE, "#ffffff", [band.went for band in bands.all]),
-        (top, NAVY, "#ffffff", [band.stayed * band.ends for band in bands.all]),
-        (
-            "passed, waits for a free worker" if stopping else "candidate, not promoted yet",
-            CANDIDATE,
-            INK,
-            [band.waiting for band in bands.all],
-        ),
-        (
-            "stopped" if stopping else "not promoted",
-            "#ced7e1",
-            INK,
-            [band.stayed * (not band.ends) for band in bands.all],
-        ),
-        ("diverged or abandoned", FAILED, "#ffffff", [band.lost for band in bands.all]),
-    )
-    data: list[Trace] = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": heights,
-            "x": counts,
-            "width": 0.8,
-            "text": [f"{count:,}" if count > 0.06 * most else "" for count in counts],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "constraintext": "none",
-            "textfont": {"color": ink},
-            "marker": {"color": color},
-            "hoverinfo": "x+name",
-        }
-        for name, color, ink, counts in kinds
-        if any(counts)
-    ]
-    entered = Counter(bands.of(trial.bracket, 0) for trial in series.trials) if bands.entry_levels else Counter()
-    points: list[Point] = []
-    labels = []
-    for k, band in enumerate(bands.all):
-        words = f"{band.stayed:,} of {band.size:,} {top}" if band.ends else f"{band.went:,} of {band.size:,} went on"
-        words += f"; {entered[k]:,} began here" if entered[k] else ""
-        empty = "closed" if band.kind == "closed" else "none"
-        points.append((band.size, heights[k], f" {words if band.size else empty}"))
-        label = f"Rung {band.rung.rung} ({band.rung.level:,})"
-        labels.append(label if band.kind != "closed" else f'<span style="color:#98a3af">{label}</span>')
-    beside: dict[str, Any] = {
-        "textposition": "middle right",
-        "textfont": {"color": MUTED, "size": 12},
-        "cliponaxis": False,
-    }
-    data.append(trace("", points, MUTED, mode="text", showlegend=False, **beside) | {"hoverinfo": "none"})
-    across = axis("trials", tickformat=",d", range=[0, (1.6 if entered else 1.45) * most])
-    if most < 8:
-        across |= {"dtick": 1}
-    up = axis("", tickvals=heights, ticktext=labels, range=[-0.6, max(heights) + (1.2 if bands.several else 0.6)])
-    height = 130 + round((46 if len(heights) < 8 else 34) * (max(heights) + 1 + bands.several))
-    shape = layout(height, barmode="stack", xaxis=across, yaxis=up | {"showgrid": False, "ticks": ""})
-    shape["annotations"] = _headings(bands, heights, 0.42, xref="x")
-    return Figure("rungs", "Trials by rung", _counts_caption(series), data, shape, zoom=False)
+    levels = sorted({band.rung.level for band in bands.all if band.rung.results})
+    order = {"categoryorder": "array", "categoryarray": [f"{level:,}" for level in levels], "autorange": "reversed"}
+    up = axis("trained to", type="category", **order)
+    shape = layout(130 + 56 * len(levels), yaxis=up, showlegend=bands.several, funnelmode="stack")
+    caption = "Results at each level: few at the last one mean that much training was saved."
+    return Figure("rungs", "Trials by rung", caption, data, shape, zoom=False)
 
 
-def _top_word(series: Series) -> str:
-    ends = [band.rung.level for band in series.bands.all if band.ends]
-    if any(band.kind == "ceiling" for band in series.bands.all):
-        return "reached the ceiling"
-    full = getattr(series.study.spec.search, "max_resource", None)
-    return "trained in full" if all(level == full for level in ends) else "reached the top"
-
-
-def _counts_caption(series: Series) -> str:
-    bands = series.bands
-    if len(bands.all) == 1:
-        return "This search has one rung: every trial trains in full."
-    words = "How many trials each rung holds and how many of them went on: few trials at the top mean training saved."
-    if len({ladder.start for ladder in bands.ladders}) > 1:
-        words += (
-            " Brackets are searches side by side: the higher one starts, the longer its trials train before any of "
-            "them is left behind."
-        )
-    elif bands.entry_levels:
-        words += (
-            " All brackets share these rungs: the trials of a higher bracket begin further up, without the tests below."
-        )
-    if any(band.kind == "closed" for band in bands.all):
-        words += " Closed rungs open one by one, each when training up to the rung below it changed who is better."
-    return words
+def rung_section(series: Series) -> Section | None:
+    """The rungs of each bracket, as the terminal and Prefect show them; None for a population."""
+    rows = rung_rows(series.study, series.bands.ladders) if series.lineage is None else []
+    if not any(band.results for band in series.bands.all) or not rows:
+        return None
+    caption = "Ready are trials that will go on and wait for a worker."
+    if enter := entry_levels(series.study.spec):
+        places = ", ".join(f"{level:,} (bracket {bracket})" for bracket, level in enter.items())
+        caption += f" All brackets share their rungs; their trials enter at {places}."
+    cells = [[number(item) if isinstance(item, float) else item for item in row.values()] for row in rows]
+    return Section("Rungs", caption, table(list(rows[0]), cells))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import html
+from html import escape, unescape
 from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io
 
 _FALLBACK = '<iframe title="{title}" srcdoc="{page}" width="100%" height="{height}" style="border:0"></iframe>'
-_ALONE = "plotly_mimetype"
+_DATA_ALONE = "plotly_mimetype"
 """Plotly's choice in Jupyter: data for the server's extension and nothing else, so a blank cell without it."""
 
 
@@ -23,14 +23,14 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]
     def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> dict[str, Any]:
         found = dict(super()._repr_mimebundle_(*arguments, **settings))
         title = self.layout.title.text or "figure"
-        if plotly.io.renderers.default == _ALONE:
+        if plotly.io.renderers.default == _DATA_ALONE:
             page = self.to_html(include_plotlyjs="cdn")
             height = int(self.layout.height or 450) + 20
-            found["text/html"] = _FALLBACK.format(title=title, page=html.escape(page), height=height)
-        return found | {"text/plain": f"{html.unescape(title)} ({len(self.data)} traces; drawn by Plotly)"}
+            found["text/html"] = _FALLBACK.format(title=title, page=escape(page), height=height)
+        return found | {"text/plain": f"{unescape(title)} ({len(self.data)} traces; drawn by Plotly)"}
 
     def _ipython_display_(self) -> None:
-        if plotly.io.renderers.default != _ALONE:
+        if plotly.io.renderers.default != _DATA_ALONE:
             super()._ipython_display_()
             return
         from IPython.display import display

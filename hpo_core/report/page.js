@@ -33,40 +33,14 @@ function recolored(value, key) {
   return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, recolored(item, name)]));
 }
 
-function merged(base, changes) {
-  const found = {...base};
-  for (const [key, value] of Object.entries(changes)) {
-    const nested = value !== null && typeof value === 'object' && !Array.isArray(value);
-    found[key] = nested ? merged(base[key] || {}, value) : value;
-  }
-  return found;
-}
-
 function draw(key, figure) {
   const place = document.getElementById(key);
   if (!place || typeof Plotly === 'undefined') return;
-  const narrow = innerWidth < NARROW;
   let layout = structuredClone(figure.layout), traces = figure.data;
-  if (narrow && figure.narrow) {
-    layout = merged(layout, figure.narrow.layout || {});
-    for (const [k, changes] of Object.entries(figure.narrow.traces || {})) {
-      traces = traces.map((trace, at) => at === Number(k) ? merged(trace, changes) : trace);
-    }
-    if (figure.narrow.dimensions) {
-      traces = traces.map(trace => ({...trace, dimensions: figure.narrow.dimensions.map(k => trace.dimensions[k])}));
-    }
-  }
-  if (touch || narrow || !figure.zoom) layout.dragmode = false;
-  if (narrow && layout.legend) {
-    layout.legend = {...layout.legend, y: -64 / (layout.height - 80), yanchor: 'top', font: {size: 11}};
-    // The room above the plot was the legend's.
-    const room = Math.max(0, layout.margin.t - 24);
-    layout.margin = {...layout.margin, t: layout.margin.t - room};
-    layout.height += 60 - room;
-  }
+  const quiet = touch || innerWidth < NARROW || !figure.zoom;
+  if (quiet) layout.dragmode = false;
   if (isDark()) [traces, layout] = [recolored(traces, ''), recolored(layout, '')];
   place.style.minHeight = layout.height + 'px';
-  const quiet = touch || narrow || !figure.zoom;
   Plotly.react(place, traces, layout, {responsive: true, displaylogo: false, ...(quiet ? {displayModeBar: false} : {}),
     modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d']});
   if (data.trials && !place.dataset.clicks) {

@@ -1,61 +1,49 @@
-"""Pictures of a search and of a retraining's decision as plain SVG, for any page."""
+"""A study outside its report: SVG pictures of a search and of a decision, and HTML for the output of a notebook's cell.
+
+Pictures have no background, and colours that can be read on white and on dark. Cells have inline styles and the colours
+of the notebook's theme, and their picture is an image: they are read where a page drops styles (GitHub) or scripts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import base64
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from statistics import fmean
 
-from hpo_core.report.style import BEST, BLUE, FONT, GRID, INK, MUTED, Scale, round_ticks, scale
+from hpo_core.model.settings import MetricSpec
+from hpo_core.report.style import BEST, BLUE, FONT, round_ticks, scale, text
 from hpo_core.retraining.model_registry import Decision
 from hpo_core.study import Study
-from hpo_core.views.formatting import number
+from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.formatting import number, parameter_value, plural
+from hpo_core.views.rungs import halt_words
+from hpo_core.views.summary import FrontMember, front_rows, summarize
 
 MOST_LINES = 200
 """Trials drawn at most: those that were trained furthest."""
-_DARK = (
-    '<style>@media(prefers-color-scheme:dark){[fill="#fff"]{fill:#182029}'
-    f'[fill="{INK}"]{{fill:#e3e8ee}}[fill="{MUTED}"]{{fill:#9aa6b2}}[fill="{BLUE}"]{{fill:#6cb0ff}}'
-    f'[stroke="{INK}"]{{stroke:#e3e8ee}}[stroke="{GRID}"]{{stroke:#2a3541}}[stroke="{BLUE}"]{{stroke:#6cb0ff}}'
-    "}</style>"
-)
-_BACKGROUND = '<rect width="100%" height="100%" fill="#fff"/>'
-_WIDTH = 760
+_INK, _GRID, _BLUE = "#808b96", "#80808040", "#4a90dc"
+_WIDTH, _TOP, _BOTTOM = 760, 20, 290
 _LEFT, _RIGHT = 76, _WIDTH - 20
+Place = Callable[[float], float]
 
 
-_NEUTRAL = {INK: "#808b96", MUTED: "#808b96", GRID: "#80808040", BLUE: "#4a90dc"}
-"""Colours that can be read on white and on dark."""
-
-
-def search_picture(study: Study, *, themed: bool = True) -> str | None:
+def search_picture(study: Study) -> str | None:
     """Picture of a search; None before there is a finite result.
 
     With several metrics: results and the Pareto front in the first two. Where trials report once: their values in the
     order in which they ended. Else a line for each trial, its metric by units of training.
-
-    Args:
-        themed: whether it has a background, dark where the system is; else it has none, and colours that can be read on
-            any, for a page whose theme is its own.
     """
     if study.best is None:
         return None
     if len(study.spec.objectives) > 1:
-        svg = _front_picture(study)
-    elif all(len(trial.results) <= 1 for trial in study.state.trials):
-        svg = _history_picture(study)
-    else:
-        svg = _curves_picture(study)
-    if themed:
-        return svg
-    svg = svg.replace(_DARK, "").replace(_BACKGROUND, "")
-    for color, neutral in _NEUTRAL.items():
-        svg = svg.replace(f'"{color}"', f'"{neutral}"')
-    return svg
+        return _front_picture(study)
+    if all(len(trial.results) <= 1 for trial in study.state.trials):
+        return _history_picture(study, study.best.trial)
+    return _curves_picture(study, study.best.trial)
 
 
-def _curves_picture(study: Study) -> str:
+def _curves_picture(study: Study, best: int) -> str:
     curves = {
         trial.number: [
             (result.resource, study.metric_value(result.loss)) for result in trial.results if result.loss is not None
@@ -63,56 +51,40 @@ def _curves_picture(study: Study) -> str:
         for trial in study.state.trials
     }
     kept = sorted((trial for trial, curve in curves.items() if curve), key=lambda n: (-curves[n][-1][0], n))
-    best = study.best
-    assert best is not None
-    drawn = {trial: curves[trial] for trial in [*kept[:MOST_LINES], best.trial]}
-    spec = study.spec.metric
-    up = _Axis.of_values([value for curve in drawn.values() for _, value in curve], spec.mode, top=20, bottom=290)
-    furthest = max(curve[-1][0] for curve in drawn.values())
-
-    def x(resource: int) -> float:
-        return round(_LEFT + resource / furthest * (_RIGHT - _LEFT), 1)
-
-    parts = up.lines()
-    levels = sorted({resource for curve in drawn.values() for resource, _ in curve})[-8:]
-    parts += [_below(x(level), up.bottom, f"{level:,}") for level in levels]
-    for trial in [*(other for other in drawn if other != best.trial), best.trial]:
-        winner = trial == best.trial
-        color, width, opacity = (BEST, 2.5, 1) if winner else (BLUE, 1.2, 0.45)
-        places = [(x(resource), up.at(value)) for resource, value in drawn[trial]]
-        points = " ".join(f"{across},{height}" for across, height in places)
+    drawn = [*(trial for trial in kept[:MOST_LINES] if trial != best), best]
+    up, parts = _upward([value for trial in drawn for _, value in curves[trial]], study.spec.metric)
+    across = _scaled(0, max(curves[trial][-1][0] for trial in drawn), _LEFT, _RIGHT)
+    levels = sorted({resource for trial in drawn for resource, _ in curves[trial]})[-8:]
+    parts += [_below(across(level), f"{level:,}") for level in levels]
+    for trial in drawn:
+        color, width, opacity = (BEST, 2.5, 1) if trial == best else (_BLUE, 1.2, 0.45)
+        places = [(across(resource), up(value)) for resource, value in curves[trial]]
+        points = " ".join(f"{x},{y}" for x, y in places)
         parts.append(
             f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}" opacity="{opacity}"/>'
         )
-        parts.append(_dot(*places[-1], color, 4 if winner else 3, opacity))
-    words = f"{spec.name} ({_better(spec.mode)}) by units of training; orange: trial {best.trial}, the best"
-    return _svg(up.bottom + 50, [*parts, _words(up.bottom, words)])
+        parts.append(_dot(*places[-1], color, 4 if trial == best else 3, opacity))
+    return _svg(parts, f"{_named(study.spec.metric)} by units of training; orange: trial {best}, the best")
 
 
-def _history_picture(study: Study) -> str:
+def _history_picture(study: Study, best: int) -> str:
     ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
-    results = [(one, one.loss, study.metric_value(one.loss)) for one in ended if one.loss is not None]
-    spec, best = study.spec.metric, study.best
-    assert best is not None
-    up = _Axis.of_values([value for _, _, value in results], spec.mode, top=20, bottom=290)
-    step = (_RIGHT - _LEFT) / len(results)
-    parts, line, lowest = up.lines(), "", float("inf")
-    for place, (result, loss, value) in enumerate(results):
-        across, height = round(_LEFT + (place + 0.5) * step, 1), up.at(value)
-        winner = result.trial == best.trial
+    results = [(one, one.loss) for one in ended if one.loss is not None]
+    up, parts = _upward([study.metric_value(loss) for _, loss in results], study.spec.metric)
+    across = _scaled(-0.5, len(results) - 0.5, _LEFT, _RIGHT)
+    line, lowest, dots = "", float("inf"), []
+    for place, (result, loss) in enumerate(results):
+        x, y = across(place), up(study.metric_value(loss))
+        winner = result.trial == best
         if len(results) <= 4 * MOST_LINES or winner:
-            parts.append(_dot(across, height, BEST if winner else BLUE, 5 if winner else 3, 1 if winner else 0.6))
+            dots.append(_dot(x, y, *((BEST, 5, 1) if winner else (_BLUE, 3, 0.6))))
         if loss < lowest and not result.infeasible:
-            line += f"H{across}V{height}" if line else f"M{across},{height}"
+            line += f"H{x}V{y}" if line else f"M{x},{y}"
             lowest = loss
-    parts.insert(0, f'<path d="{line}H{_RIGHT}" fill="none" stroke="{BEST}" stroke-width="1.5"/>')
     every = -(-len(results) // 10)
-    parts += [
-        _below(round(_LEFT + (place + 0.5) * step, 1), up.bottom, f"{place + 1:,}")
-        for place in range(every - 1, len(results), every)
-    ]
-    words = f"{spec.name} ({_better(spec.mode)}) of each trial as they ended; orange: trial {best.trial}, the best"
-    return _svg(up.bottom + 50, [*parts, _words(up.bottom, words)])
+    parts += [_below(across(place), f"{place + 1:,}") for place in range(every - 1, len(results), every)]
+    parts += [f'<path d="{line}H{_RIGHT}" fill="none" stroke="{BEST}" stroke-width="1.5"/>', *dots]
+    return _svg(parts, f"{_named(study.spec.metric)} of each trial as they ended; orange: trial {best}, the best")
 
 
 def _front_picture(study: Study) -> str:
@@ -125,57 +97,44 @@ def _front_picture(study: Study) -> str:
         if result.losses and not result.infeasible
     ]
     others = others[:: -(-len(others) // (4 * MOST_LINES)) or 1]
-    every = [*others, *front]
-    up = _Axis.of_values([losses[0] * first.sign for losses in every], first.mode, top=20, bottom=290)
-    along = _Axis.of_values([losses[1] * second.sign for losses in every], second.mode, top=_RIGHT, bottom=_LEFT)
-    parts = up.lines()
-    parts += [_below(along.place(tick), up.bottom, words) for tick, words in zip(*along.scale.ticks(), strict=True)]
-    parts += [_dot(along.at(b * second.sign), up.at(a * first.sign), BLUE, 3, 0.5) for a, b, *_ in others]
-    parts += [_dot(along.at(b * second.sign), up.at(a * first.sign), BEST, 5, 1) for a, b, *_ in front]
-    parts.append(_words(up.bottom, f"{first.name} ({_better(first.mode)}) by {second.name} ({_better(second.mode)});"))
-    parts.append(_words(up.bottom + 18, "orange: the Pareto front"))
-    return _svg(up.bottom + 68, parts)
+    up, parts = _upward([losses[0] * first.sign for losses in [*others, *front]], first)
+    along, ticks = _metric_axis([losses[1] * second.sign for losses in [*others, *front]], second, _LEFT, _RIGHT)
+    parts += [_below(place, words) for place, words in ticks]
+    for shown, look in ((others, (_BLUE, 3, 0.5)), (front, (BEST, 5, 1))):
+        parts += [_dot(along(b * second.sign), up(a * first.sign), *look) for a, b, *_ in shown]
+    return _svg(parts, f"{_named(first)} by {_named(second)};", "orange: the Pareto front")
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Where values lie between two ends of a picture, in pixels."""
+def _scaled(low: float, high: float, start: float, end: float) -> Place:
+    return lambda value: round(start + (value - low) / (high - low) * (end - start), 1)
 
-    scale: Scale
-    low: float
-    high: float
-    top: int
-    bottom: int
 
-    @classmethod
-    def of_values(cls, values: Sequence[float], mode: str, *, top: int, bottom: int) -> _Axis:
-        found = scale(values, maximize=mode == "max")
-        return cls(found, *_padded(*found.ends), top, bottom)
+def _metric_axis(
+    values: Sequence[float], metric: MetricSpec, start: float, end: float
+) -> tuple[Place, list[tuple[float, str]]]:
+    # Where a value stands between two ends of the picture, and the ticks there.
+    known = scale(values, maximize=metric.mode == "max")
+    place = _scaled(*_padded(*known.ends), start, end)
+    return lambda value: place(known.place(value)), [
+        (place(tick), words) for tick, words in zip(*known.ticks(), strict=True)
+    ]
 
-    def place(self, tick: float) -> float:
-        return round(self.bottom - (tick - self.low) / (self.high - self.low) * (self.bottom - self.top), 1)
 
-    def at(self, value: float) -> float:
-        return self.place(self.scale.place(value))
-
-    def lines(self) -> list[str]:
-        return [
-            f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{self.place(tick)}" y2="{self.place(tick)}" stroke="{GRID}"/>'
-            f'<text x="{_LEFT - 8}" y="{self.place(tick) + 4}" text-anchor="end" fill="{MUTED}">{words}</text>'
-            for tick, words in zip(*self.scale.ticks(), strict=True)
-        ]
+def _upward(values: Sequence[float], metric: MetricSpec) -> tuple[Place, list[str]]:
+    place, ticks = _metric_axis(values, metric, _BOTTOM, _TOP)
+    return place, [
+        f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}" stroke="{_GRID}"/>'
+        f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{words}</text>'
+        for y, words in ticks
+    ]
 
 
 def _dot(across: float, height: float, color: str, radius: int, opacity: float) -> str:
     return f'<circle cx="{across}" cy="{height}" r="{radius}" fill="{color}" opacity="{opacity}"/>'
 
 
-def _below(across: float, bottom: int, words: str) -> str:
-    return f'<text x="{across}" y="{bottom + 18}" text-anchor="middle" fill="{MUTED}">{words}</text>'
-
-
-def _words(bottom: int, words: str) -> str:
-    return f'<text x="{_LEFT}" y="{bottom + 40}" fill="{MUTED}">{escape(words)}</text>'
+def _below(across: float, words: str, bottom: float = _BOTTOM) -> str:
+    return f'<text x="{across}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
 
 
 def decision_picture(decision: Decision) -> str:
@@ -185,30 +144,28 @@ def decision_picture(decision: Decision) -> str:
     low, high = _padded(min(values), max(values))
     left, right, top, row_height = 220, _WIDTH - 24, 46, 46
     bottom = top + row_height * len(decision.rows)
-
-    def x(value: float) -> float:
-        return round(left + (value - low) / (high - low) * (right - left), 1)
+    x = _scaled(low, high, left, right)
 
     parts = [f'<text x="12" y="24" font-size="15" font-weight="600">{escape(decision.headline())}</text>']
     parts += [
-        f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}" stroke="{GRID}"/>'
-        f'<text x="{x(tick)}" y="{bottom + 17}" text-anchor="middle" fill="{MUTED}">{number(tick)}</text>'
+        f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}" stroke="{_GRID}"/>'
+        + _below(x(tick), number(tick), bottom)
         for tick in round_ticks(low, high)
     ]
     for row, (label, losses) in enumerate(decision.rows):
         middle = top + row_height * (row + 0.5)
-        color = BEST if label.startswith("challenger") else BLUE
+        color = BEST if label.startswith("challenger") else _BLUE
         opacity = 0.45 if "own data" in label else 0.8
         mean = x(fmean(losses) * card.sign)
         parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">{escape(label)}</text>')
         parts += [_dot(x(loss * card.sign), middle, color, 6, opacity) for loss in losses]
         parts.append(
-            f'<line x1="{mean}" x2="{mean}" y1="{middle - 15}" y2="{middle + 15}" stroke="{INK}" stroke-width="2"/>'
+            f'<line x1="{mean}" x2="{mean}" y1="{middle - 15}" y2="{middle + 15}" stroke="{_INK}" stroke-width="2"/>'
         )
     p_value = f"p = {decision.verdict.p_value:.2g}, level {decision.verdict.level:g}"
-    words = f"{card.metric} ({_better(card.mode)}): a dot per seed, a line per mean; {p_value}"
-    parts.append(f'<text x="{left}" y="{bottom + 37}" fill="{MUTED}">{escape(words)}</text>')
-    return _svg(bottom + 46, parts)
+    better = "smaller" if card.mode == "min" else "larger"
+    words = f"{card.metric} ({better} is better): a dot per seed, a line per mean; {p_value}"
+    return _svg(parts, words, left=left, bottom=bottom)
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
@@ -216,13 +173,106 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - pad, high + pad
 
 
-def _better(mode: str) -> str:
-    return f"{'smaller' if mode == 'min' else 'larger'} is better"
+def _named(metric: MetricSpec) -> str:
+    return f"{metric.name} ({'smaller' if metric.mode == 'min' else 'larger'} is better)"
 
 
-def _svg(height: int, parts: Sequence[str]) -> str:
+def _svg(parts: Sequence[str], *words: str, left: float = _LEFT, bottom: float = _BOTTOM) -> str:
+    lines = [
+        f'<text x="{left}" y="{bottom + 40 + 18 * place}">{escape(line)}</text>' for place, line in enumerate(words)
+    ]
+    height = bottom + 32 + 18 * len(words)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-        f'font-family="{escape(FONT)}" font-size="13" fill="{INK}">{_DARK}'
-        f"{_BACKGROUND}{''.join(parts)}</svg>"
+        f'font-family="{escape(FONT)}" font-size="13" fill="{_INK}">{"".join([*parts, *lines])}</svg>'
     )
+
+
+MOST_ROWS = 10
+"""Members of the Pareto front that a cell lists."""
+_LONGEST = 200
+"""Characters of a cell of a table."""
+
+
+class Bar:
+    """A bar in a cell of a table.
+
+    Args:
+        done: its filled part, from 0 to 1.
+    """
+
+    def __init__(self, done: float) -> None:
+        self.done = done
+
+    def html(self) -> str:
+        """The bar, 160 pixels wide."""
+        return (
+            '<div style="width:160px;height:8px;border-radius:4px;background:rgba(128,128,128,0.25)">'
+            f'<div style="width:{100 * min(self.done, 1):.0f}%;height:8px;border-radius:4px;'
+            f'background:{BLUE}"></div></div>'
+        )
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], dim: Sequence[bool] = ()) -> str:
+    """A table of escaped cells as wide as its content, in the notebook's own look.
+
+    Args:
+        dim: for each row, whether it is paler than the others.
+    """
+    style = "padding:2px 10px;text-align:{}"
+    left = [not name or name == "bracket" for name in head]
+    sides = [style.format("left" if one else "right") for one in left]
+    titles = "".join(f'<th style="{side}">{text(name)}</th>' for name, side in zip(head, sides, strict=True))
+    body = ""
+    for place, row in enumerate(rows):
+        pale = ' style="opacity:0.55"' if place < len(dim) and dim[place] else ""
+        cells = "".join(f'<td style="{side}">{_cell(item)}</td>' for item, side in zip(row, sides, strict=True))
+        body += f"<tr{pale}>{cells}</tr>"
+    return (
+        '<div style="overflow-x:auto"><table style="margin:4px 0;border-collapse:collapse">'
+        f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(item: object) -> str:
+    return item.html() if isinstance(item, Bar) else text("–" if item is None else item, _LONGEST)
+
+
+def line(title: str, words: str) -> str:
+    """A line of words with a pale title; both are escaped."""
+    pale = f'<span style="opacity:0.65">{text(title)}</span> ' if title else ""
+    return f"<div>{pale}{text(words, 1000)}</div>"
+
+
+def headline(name: str, words: str) -> str:
+    """The study's name, and how it goes."""
+    return f"<div><b>{text(name, 100)}</b> {text(words, 1000)}</div>"
+
+
+def members_table(members: Sequence[FrontMember]) -> str:
+    """A row for each result: trial, units of training, values, parameters."""
+    rows = front_rows(members)
+    cells = [["–" if item is None else parameter_value(item) for item in row.values()] for row in rows]
+    return table(list(rows[0]), cells)
+
+
+def study_cell(study: Study) -> str:
+    """A study: how it stands, its best trial or Pareto front, and a picture."""
+    summary = summarize(study)
+    words = f"{summary.status}, {plural(summary.trials, 'trial')}, {plural(summary.jobs, 'job')} done"
+    parts = [headline(study.name, words)]
+    if study.state.halted is not None:
+        parts.append(line("halted:", halt_words(study.spec, study.state.halted)))
+    if summary.front:
+        several = len(study.spec.objectives) > 1
+        shown = summary.front[:MOST_ROWS]
+        more = f", the first {MOST_ROWS}" if len(summary.front) > MOST_ROWS else ""
+        title = f"Pareto front: {plural(len(summary.front), 'result')}{more}" if several else "best result:"
+        parts += [line(title, ""), members_table(shown)]
+    else:
+        parts.append(line("", no_result_words(study) or "no result yet"))
+    if (svg := search_picture(study)) is not None:
+        data = base64.b64encode(svg.encode()).decode()
+        words = f"{study.spec.metric.name} of the trials"
+        parts.append(f'<img alt="{text(words)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')
+    return f'<div style="text-align:left">{"".join(parts)}</div>'

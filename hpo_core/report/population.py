@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
 from hpo_core.model.errors import HpoError
-from hpo_core.report.parameters import ParameterAxis
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     CUT,
     FAILED,
     GAP,
+    LOG,
     Figure,
     Point,
     Trace,
@@ -22,7 +23,7 @@ from hpo_core.report.style import (
     axis_key,
     layout,
     level_color,
-    panels,
+    rows,
     scale,
     text,
     trace,
@@ -179,33 +180,27 @@ def schedules(series: Series) -> Figure | None:
     if not changing:
         return None
     names = changing[:ROWS]
-    shape = panels(len(names), 1, height=112, gap=18)
+    shape = rows(len(names), height=112, gap=18)
     data: list[Trace] = []
     step = -(-len(series.trials) // SCHEDULE_DOTS) or 1
+    title = f"trial {best.trial} and its ancestors"
     for row, name in enumerate(names):
-        key, side = axis_key(row), ParameterAxis(name, space[name])
-        shown = [trial for trial in series.trials[::step] if name in trial.params]
-        side.fit([trial.params[name] for trial in shown] + [value for _, _, value in found.values(name)])
-        last = row == len(names) - 1
-        shape[f"xaxis{key}"] |= axis("resource trained for" * last, range=[0, found.end], showticklabels=last)
-        shape[f"yaxis{key}"] |= side.axis(most=5, pad=0.08)
+        key, (place, side) = axis_key(row), _side(name, space[name])
+        shape[f"xaxis{key}"] |= axis("resource trained for" * (row == len(names) - 1), range=[0, found.end])
+        shape[f"yaxis{key}"] |= side
         dots = [
-            (
-                0.5 * (t.base + t.resource),
-                side.place(t.params[name]),
-                f"trial {t.number}: {text(name)} = {word(v)}",
-            )
-            for t in shown
-            for v in [t.params[name]]
+            (0.5 * (t.base + t.resource), place(value), f"trial {t.number}: {text(name)} = {word(value)}")
+            for t in series.trials[::step]
+            if name in t.params
+            for value in [t.params[name]]
         ]
         line: list[Point] = []
         for start, end, value in found.values(name):
             if line and line[-1][0] != start:  # inactive in between
                 line.append(GAP)
             words = f"{text(name)} = {word(value)} from {start:,} to {end:,}"
-            line += [(start, side.place(value), words), (end, side.place(value), words)]
+            line += [(start, place(value), words), (end, place(value), words)]
         where: dict[str, Any] = {"xaxis": f"x{key}", "yaxis": f"y{key}", "showlegend": row == 0}
-        title = f"trial {best.trial} and its ancestors"
         data += [
             trace("the population", dots, level_color(0, 3), size=4, opacity=0.7, legendgroup="population", **where),
             trace(title, line, BEST, mode="lines", width=3, legendgroup="best", **where),
@@ -219,3 +214,14 @@ def schedules(series: Series) -> Figure | None:
     )
     height = shape.pop("height") + 80
     return Figure("schedules", "Schedules that led to the best result", caption, data, layout(height, **shape))
+
+
+def _side(name: str, parameter: Parameter) -> tuple[Callable[[Any], float | None], dict[str, Any]]:
+    # Where a value stands on the axis of its parameter, and that axis.
+    title = f"<b>{text(name, 30)}</b>"
+    if isinstance(parameter, ListedParameter):
+        words = [word(choice, 16) for choice in parameter.listed()]
+        places = {choice: float(place) for place, choice in enumerate(words)}
+        return lambda value: places.get(word(value, 16)), axis(title, tickvals=list(range(len(words))), ticktext=words)
+    assert isinstance(parameter, NumberParameter)
+    return float, axis(title, **(LOG if parameter.log else {"nticks": 5}))

@@ -37,7 +37,7 @@ from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.device_use import DeviceUse, Span, device_uses, sharing
 from hpo_core.views.lineage import Lineage
-from hpo_core.views.rungs import Bands
+from hpo_core.views.rungs import Bands, entry_levels
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened
 
@@ -109,7 +109,7 @@ class Series:
     @property
     def brackets(self) -> bool:
         """True if there are several brackets, with rungs of their own or shared ones."""
-        return self.bands.several or bool(self.bands.entry_levels) or len(self.bands.ladders[0].numbers) > 1
+        return self.bands.several or bool(entry_levels(self.study.spec)) or len(self.bands.ladders[0].numbers) > 1
 
     @property
     def trials(self) -> list[TrialRecord]:

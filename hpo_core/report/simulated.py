@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from hpo_core.report.comparison import band_lines, incumbents, series_colors
+from hpo_core.report.comparison import incumbents, series_colors
 from hpo_core.report.html_page import Section, card, html_page, write_page
 from hpo_core.report.html_page import table as html_table
 from hpo_core.report.style import (
@@ -21,21 +18,15 @@ from hpo_core.report.style import (
     Trace,
     axis,
     layout,
-    log_axis,
-    rounded,
     text,
-    time_axis,
-    trace,
     whole,
 )
-from hpo_core.simulation.repeats import LOAD_BINS, PlayedRun, ScenarioAnswer
+from hpo_core.simulation.repeats import ScenarioAnswer
 from hpo_core.views.formatting import Spread, duration, number
 
 FEW = 5
-"""Scenarios that are drawn over time, and have quartiles in the table."""
+"""Scenarios that are drawn."""
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
-
-MEDIANS = "Medians of the repeats."
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +55,7 @@ class Simulated:
         return f"{self.study}: simulated {times}"
 
 
-def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, list[str]]]:
+def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
     """(figure, one cell per scenario): the median, and in brackets the quartiles."""
     found = [answer.figures(simulated.target) for answer in simulated.answers]
     scenarios = [answer.scenario for answer in simulated.answers]
@@ -73,7 +64,7 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
 
     def add(label: str, key: str, show: Callable[[float], str], missing: str = "never") -> None:
         runs = simulated.repeats
-        rows.append((label, [_cell(one[key], show, runs, missing=missing, quartiles=quartiles) for one in found]))
+        rows.append((label, [_cell(one[key], show, runs, missing) for one in found]))
 
     add("time to the end", "seconds", duration)
     if simulated.target is not None:
@@ -109,11 +100,11 @@ def _hours(seconds: float) -> str:
     return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
 
 
-def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, *, missing: str, quartiles: bool) -> str:
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str) -> str:
     if spread is None:
         return missing
     middle, low, high = show(spread.median), show(spread.low), show(spread.high)
-    cell = middle if low == high or not quartiles else f"{middle} ({low} – {high})"
+    cell = middle if low == high else f"{middle} ({low} – {high})"
     return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
 
 
@@ -133,18 +124,17 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
         StorageError: the file cannot be written.
     """
     few = replace(simulated, answers=simulated.answers[:FEW])
-    figures = [_trade(simulated), _incumbents(few), _load(few), _rungs(few)]
+    figures = [_incumbents(few), _rungs(few)]
     drawn = [figure for figure in figures if figure is not None]
     many = len(simulated.answers) - len(few.answers)
     only = f"The first {FEW} of {FEW + many} are drawn below." if many else ""
     notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
-    quartiles = len(simulated.answers) <= FEW  # many scenarios stand one below the other, and without quartiles
     lines = [["", *(answer.scenario.name for answer in simulated.answers)]]
-    lines += [[label, *cells] for label, cells in table(simulated, quartiles=quartiles)]
-    first, *others = lines if quartiles else [list(line) for line in zip(*lines, strict=True)]
+    lines += [[label, *cells] for label, cells in table(simulated)]
+    first, *others = zip(*lines, strict=True)  # a row for each scenario
     shown = html_table(first, others, 1000) + (f'<p class="caption">{only}</p>' if only else "")
     parts: list[Section | Figure] = [
-        Section("What to expect", SPREADS if quartiles else MEDIANS, shown),
+        Section("What to expect", SPREADS, shown),
         *drawn,
         Section("What this takes for granted", "", f'<div class="caption">{notes}</div>'),
     ]
@@ -155,49 +145,6 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
 
 def _each(simulated: Simulated) -> list[tuple[ScenarioAnswer, str]]:
     return list(zip(simulated.answers, series_colors(len(simulated.answers)), strict=True))
-
-
-def _last(answers: Sequence[ScenarioAnswer]) -> float:
-    return max((run.seconds for answer in answers for run in answer.runs), default=0.0)
-
-
-def _trade(simulated: Simulated) -> Figure | None:
-    found = [(answer.scenario.name, answer.figures(None), color) for answer, color in _each(simulated)]
-    points = [
-        (name, time, cost, color)
-        for name, figures, color in found
-        if (time := figures["seconds"]) is not None and (cost := figures["worker_seconds"]) is not None
-    ]
-    if len(simulated.answers) < 2 or min(min(time.least, cost.least) for _, time, cost, _ in points) <= 0:
-        return None
-    last = max(time.most for _, time, _, _ in points)
-    divisor, upward = time_axis(last, "time to the end")
-    left, right = min(cost.least for _, _, cost, _ in points), max(cost.most for _, _, cost, _ in points)
-    wide = max(math.log10(right / left), 0.3)
-    across = log_axis("worker-hours", left / 3600, right / 3600, pad=0.05 * wide + 0.05)
-    across["range"][1] += 0.25 * wide  # room for names
-    data: list[Trace] = []
-    for name, time, cost, color in points:
-        point = (cost.median / 3600, time.median / divisor, f" {whole(name)}")
-        words: dict[str, Any] = {
-            "textposition": "top right",
-            "cliponaxis": False,
-            "textfont": {"size": 12, "color": INK},
-        }
-        drawn = trace(name, [point], color, mode="markers+text", size=11, showlegend=False, **words)
-        drawn |= {"error_x": _bars(cost, 3600), "error_y": _bars(time, divisor)}
-        drawn |= {"hoverinfo": "all", "hovertemplate": f"{whole(name)}<br>%{{x}} worker-hours<extra></extra>"}
-        data.append(drawn)
-    least = min(time.least for _, time, _, _ in points)
-    up = log_axis(upward["title"]["text"], least / divisor, last / divisor, pad=0.12)
-    caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
-    return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=up))
-
-
-def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
-    up, down = (spread.high - spread.median) / divisor, (spread.median - spread.low) / divisor
-    look = {"type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": MUTED}
-    return look | {"array": [rounded(up)], "arrayminus": [rounded(down)]}
 
 
 def _incumbents(simulated: Simulated) -> Figure | None:
@@ -218,33 +165,6 @@ def _incumbents(simulated: Simulated) -> Figure | None:
         place = {"xref": "paper", "x0": 0, "x1": 1, "y0": target * simulated.sign, "y1": target * simulated.sign}
         found.layout["shapes"] = [{"type": "line", **place, "line": {"color": MUTED, "dash": "dash", "width": 1}}]
     return found
-
-
-def _load(simulated: Simulated) -> Figure | None:
-    last = _last(simulated.answers)
-    if last <= 0:
-        return None
-    divisor, across = time_axis(last)
-    data: list[Trace] = []
-    for answer, color in _each(simulated):
-        end = _last([answer])
-        times = [end * (k + 0.5) / LOAD_BINS for k in range(LOAD_BINS)]
-        workers = answer.scenario.workers
-        there = [sum(worker.joins <= time < worker.leaves for worker in workers) for time in times]
-        busy = np.quantile([_busy(run, times) for run in answer.runs], (0.25, 0.5, 0.75), axis=0)
-        low, middle, high = (100 * np.minimum(1.0, busy / np.maximum(there, 1))).tolist()
-        several, drawn = len(answer.runs) > 1, (times, low, middle, high)
-        data += band_lines(answer.scenario.name, color, drawn, several=several, divisor=divisor, shape="linear")
-    upward = axis("busy workers (%)", range=[0, 104])
-    caption = "Share of the workers there that had a job: median of the repeats, band between the quartiles."
-    if any(answer.scenario.least is not None for answer in simulated.answers):
-        caption += " Of a range of workers it is the share of the most: those without a job are given back."
-    return Figure("load", "How busy the workers are", caption, data, layout(320, xaxis=across, yaxis=upward))
-
-
-def _busy(run: PlayedRun, times: Sequence[float]) -> list[float]:
-    bins = len(run.load)
-    return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]
 
 
 def _rungs(simulated: Simulated) -> Figure | None:

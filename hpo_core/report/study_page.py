@@ -1,4 +1,4 @@
-"""The report of one study: all figures and tables in one HTML file."""
+"""The report of one study: all figures and tables in one HTML file, also while it runs."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
+from time import monotonic, sleep
 from types import MappingProxyType
 from typing import TypeVar
 
+from hpo_core.journal.protocol import Journal
 from hpo_core.model.events import (
     CeilingRaised,
     Entry,
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import distribution, front_figure, front_table, incumbent, learning_curves
-from hpo_core.report.grid_map import grid_figures
-from hpo_core.report.hop_lanes import hop_figure, hop_tables
+from hpo_core.report.curves import front_figure, front_table, grid_figures, incumbent, learning_curves
+from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
-from hpo_core.report.ladder import ladder_figure, rung_counts
+from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import device_loads, device_table, jobs_over_time, pool_slots
+from hpo_core.report.timelines import hop_figure, hop_tables, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
-from hpo_core.views.rungs import BracketView, halt_words
+from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
-from hpo_core.views.trial_story import trial_state
 
-TOP, FAILURES, TURNS = 15, 50, 50
-"""Rows of the tables of the best trials, of failures and of the course."""
+FAILURES, TURNS = 50, 50
+"""Rows of the tables of failures and of the course."""
 Part = TypeVar("Part", Figure, Section)
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
@@ -70,7 +70,6 @@ def render(
     drawn = figures(series)
     first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
     parts = [
-        brackets(series),
         course(series),
         *(figure for figure in drawn if figure not in first),
         None if drawn else Section("Nothing to draw yet", "No job was granted."),
@@ -94,24 +93,11 @@ def _is_first(part: Figure | Section) -> bool:
 
 def figures(series: Series) -> list[Figure]:
     """All figures that this study has something to show in, in reading order."""
-    shown = [figure for build in FIGURES for figure in _listed(build(series))]
-    for figure in shown:
-        if figure.zoom:
-            _make_room(figure)
-    return shown
+    return [figure for build in FIGURES for figure in _listed(build(series))]
 
 
 def _listed(found: Sequence[Part | None] | Part | None) -> list[Part]:
     return [part for part in (found if isinstance(found, Sequence) else [found]) if part is not None]
-
-
-def _make_room(figure: Figure) -> None:
-    # Move the plot down: Plotly's buttons belong above the legend, whose number of rows is estimated.
-    names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
-    rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
-    room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
-    figure.layout["margin"]["t"] += room
-    figure.layout["height"] += room - 14
 
 
 def head(series: Series, links: Mapping[str, str]) -> str:
@@ -223,46 +209,6 @@ def best_parameters(series: Series) -> Section | None:
     return Section("Best parameters", text(words, 300), table(("parameter", "value"), rows) + metrics)
 
 
-def brackets(series: Series) -> Section | None:
-    """Table of what each bracket took and brought; None where there is one."""
-    if not series.brackets:
-        return None
-    bands, top = series.bands, max(band.rung.level for band in series.bands.all)
-    starts = bands.entry_levels or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
-    together = [[bracket] for bracket in starts] if bands.entry_levels else [ladder.numbers for ladder in bands.ladders]
-    rows = []
-    for numbers in together:
-        trials = [trial for trial in series.trials if trial.bracket in numbers]
-        best = min(trials, key=series.best_loss, default=None)
-        loss = math.inf if best is None else series.best_loss(best)
-        rows.append(
-            (
-                BracketView(numbers, "open").name,
-                f"{starts[numbers[0]]:,}",
-                f"{len(trials):,}",
-                f"{sum(len(trial.results) for trial in trials):,}",
-                f"{sum(trial.resource for trial in trials):,}",
-                f"{sum(trial.resource == top for trial in trials):,}",
-                number(series.study.metric_value(loss)) if loss < math.inf else "–",
-                f"{best.number}" if best is not None and loss < math.inf else "–",
-            )
-        )
-    columns = (
-        *("bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}"),
-        *(f"best {series.metric}", "by trial"),
-    )
-    if bands.entry_levels:
-        caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
-    elif len(set(starts.values())) == 1:
-        caption = "The same search several times, one after the other, each with rungs of its own."
-    else:
-        caption = (
-            "Each bracket has rungs of its own. Those that start low try many trials and drop most of them early; "
-            "those that start high train few for long, and are right where early results mislead."
-        )
-    return Section("Brackets", caption, table(columns, rows))
-
-
 def course(series: Series) -> Section | None:
     """Events that changed the course of the study: ceilings that rose, halts, resumes, extensions."""
     if not series.turns:
@@ -285,23 +231,6 @@ def _turn(series: Series, event: Turn) -> tuple[str, str]:
 
 def _more(count: int, most: int) -> str:
     return f"<p>and {count - most:,} more</p>" if count > most else ""
-
-
-def top_trials(series: Series) -> Section | None:
-    ranked = series.ranked_trials()[:TOP]
-    if not ranked:
-        return None
-    names = list(series.study.spec.space)
-    rows = []
-    for trial in ranked:
-        result = series.bests[trial.number]
-        own = [parameter_value(trial.params[name]) if name in trial.params else "" for name in names]
-        best = number(series.study.metric_value(series.best_loss(trial)))
-        at = [best, result.resource, trial.resource, trial_state(series.study, trial)]
-        rows.append([trial.number, *[trial.bracket] * series.brackets, *at, *own])
-    caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
-    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
-    return Section("Top trials", caption, table(columns, rows, 60))
 
 
 def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]]:
@@ -350,13 +279,60 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
     pool_slots,
     jobs_over_time,
     parameter_figures,
-    distribution,
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
     hop_tables,
     front_table,
-    top_trials,
+    rung_section,
     failures,
 )
 """What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""
+
+
+LIVE_SECONDS = 5.0
+"""Least time between two reports."""
+_REST = 4.0
+"""A page that takes a second to write is written again after four of these at the earliest."""
+
+
+class LiveReport:
+    """A report that is written anew where its journal has grown.
+
+    Args:
+        journal: read again whenever it has grown.
+        path: of the page.
+        folder: of the study, for the ends of its logs.
+        links: what the head shows; asked for each time.
+    """
+
+    def __init__(
+        self, journal: Journal, name: str, path: Path, *, folder: Path, links: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._journal, self._name, self._path, self._folder, self._links = journal, name, path, folder, links
+        self._entries = -1
+        self._goes_on = True
+
+    def write(self) -> bool:
+        """Write the page where the journal has grown; returns whether the study may still go on.
+
+        Raises:
+            StudyNotFoundError: there is no such study.
+            JournalError: its journal is damaged.
+            StorageError: the file cannot be written.
+        """
+        known = self._journal.info(self._name).entries
+        if known != self._entries:
+            series = read_series(self._journal.entries(self._name, 0, known))
+            self._goes_on = series.study.status == "open"
+            write_page(render(series, self._links(), folder=self._folder, live=self._goes_on), self._path)
+            self._entries = known
+        return self._goes_on
+
+    def follow(self) -> None:
+        """Write until the study has ended; the last page does not load itself anew."""
+        while True:
+            began = monotonic()
+            if not self.write():
+                return
+            sleep(max(LIVE_SECONDS, _REST * (monotonic() - began)))

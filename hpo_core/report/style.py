@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,13 +53,10 @@ class Figure:
     min_width: int = 0
     """Pixels; narrower screens scroll sideways instead of squeezing the figure."""
     zoom: bool = True
-    narrow: dict[str, Any] | None = None
-    """Changes on a screen below 600 pixels: ``layout`` and, by number, ``traces`` are merged into the figure's,
-    ``dimensions`` are the parallel axes to keep."""
 
     def plotly(self) -> go.Figure:
         """The figure apart from a page, for a script or a notebook, with its title."""
-        from hpo_core.report.notebook_figure import NotebookFigure  # takes a third of a second; a page needs none
+        from hpo_core.report.notebook_figure import NotebookFigure  # takes a third of a second
 
         title = {"text": html.escape(self.title), "y": 0.99, "yanchor": "top"}
         margin = self.layout["margin"] | {"t": self.layout["margin"]["t"] + 40}
@@ -76,40 +75,35 @@ def pale(color: str) -> str:
     return f"rgba({red},{green},{blue},0.14)"
 
 
+_AXIS = {
+    "gridcolor": GRID,
+    "linecolor": "#c9d1da",
+    "zeroline": False,
+    "automargin": True,
+    "ticks": "outside",
+    "tickcolor": "#c9d1da",
+    "title": {"standoff": 10, "font": {"size": 13}},
+}
+LOOK = {
+    "margin": {"l": 64, "r": 20, "t": 16, "b": 40},
+    "font": {"family": FONT, "size": 13, "color": INK},
+    "paper_bgcolor": "#ffffff",
+    "plot_bgcolor": "#ffffff",
+    "hovermode": "closest",
+    "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
+    "legend": {"orientation": "h", "yref": "container", "yanchor": "bottom", "y": 0, "x": 0, "traceorder": "normal"},
+    "template": {"layout": {"xaxis": _AXIS, "yaxis": _AXIS}},
+}
+LOG = {"type": "log", "tickformat": "~g", "nticks": 5}
+
+
 def layout(height: int, **more: Any) -> dict[str, Any]:
     """Layout that every figure starts from; titles and captions are HTML outside it."""
-    return {
-        "height": height,
-        "margin": {"l": 64, "r": 20, "t": 16, "b": 52},
-        "font": {"family": FONT, "size": 13, "color": INK},
-        "paper_bgcolor": "#ffffff",
-        "plot_bgcolor": "#ffffff",
-        "hovermode": "closest",
-        "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
-        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.01, "x": 0, "traceorder": "normal"},
-        **more,
-    }
+    return {"height": height, **copy.deepcopy(LOOK), **more}
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """A quiet axis."""
-    return {
-        "title": {"text": title, "standoff": 10, "font": {"size": 13}},
-        "gridcolor": GRID,
-        "linecolor": "#c9d1da",
-        "zeroline": False,
-        "automargin": True,
-        "ticks": "outside",
-        "tickcolor": "#c9d1da",
-        **more,
-    }
-
-
-def log_axis(title: str, low: float, high: float, *, pad: float = 0.0) -> dict[str, Any]:
-    """A logarithmic axis from ``low`` to ``high``; ``pad`` is added at both ends, in decades."""
-    ends = [math.log10(low) - pad, math.log10(high) + pad]
-    ticks = log_ticks(*ends)
-    return axis(title, type="log", range=ends, tickvals=ticks, ticktext=[number(tick) for tick in ticks])
+    return {"title": {"text": title}, **more}
 
 
 def time_axis(seconds: float, what: str = "time") -> tuple[float, dict[str, Any]]:
@@ -170,38 +164,26 @@ def note(words: str, *, x: float = 0, y: float, **more: Any) -> dict[str, Any]:
     return {"text": words, **place, "font": {"size": 12}, **more}
 
 
-def panels(
-    count: int,
-    columns: int,
-    *,
-    height: int,
-    gap: int,
-    titles: Sequence[str] = (),
-    right: bool = False,
-) -> dict[str, Any]:
-    """Axes and headings of several plots in one figure, and its ``height``.
+def rows(count: int, *, height: int, gap: int, titles: Sequence[str] = (), right: bool = False) -> dict[str, Any]:
+    """Axes and headings of plots one below the other, and the ``height`` of all.
 
     Args:
-        count: plots, filled in row by row.
-        columns: plots beside each other.
         height: of one plot, in pixels.
-        gap: between two rows, in pixels.
+        gap: between two plots, in pixels.
         titles: above each plot.
         right: whether each plot has a second vertical axis.
     """
     from plotly.subplots import make_subplots
 
-    rows = -(-count // columns)
-    plot = rows * (height + gap) - gap
-    made = make_subplots(
-        rows=rows,
-        cols=columns,
-        vertical_spacing=gap / plot if rows > 1 else 0,
-        horizontal_spacing=0.09 if columns > 1 else 0,
+    plot = count * (height + gap) - gap
+    made: dict[str, Any] = make_subplots(
+        rows=count,
+        cols=1,
+        shared_xaxes=True,
+        vertical_spacing=gap / plot if count > 1 else 0,
         subplot_titles=list(titles) or None,
-        specs=[[{"secondary_y": right} if row * columns + k < count else None for k in range(columns)]
-               for row in range(rows)],
-    ).layout.to_plotly_json()  # fmt: skip
+        specs=[[{"secondary_y": right}]] * count,
+    ).layout.to_plotly_json()
     made.pop("template", None)
     for heading in made.get("annotations", ()):
         heading |= {"x": 0, "xanchor": "left", "font": {"size": 12}}
@@ -210,15 +192,6 @@ def panels(
 
 def axis_key(place: int) -> str:
     return "" if place == 0 else str(place + 1)
-
-
-def one_below_the_other(count: int, height: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"height": 80 + height * count}
-    for place in range(count):
-        low = 1 - (place + 1) / count
-        found[f"xaxis{axis_key(place)}"] = {"domain": [0, 1]}
-        found[f"yaxis{axis_key(place)}"] = {"domain": [low + 0.24 / count, low + 0.98 / count]}
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +229,10 @@ class Scale:
             drawn |= {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
         return drawn
 
-    def colors(self, title: str, *, maximize: bool, most: int = 8) -> dict[str, Any]:
-        """Colours of :meth:`place`, the better the darker, and the bar that explains them; ``most`` ticks."""
+    def colors(self, title: str, *, maximize: bool) -> dict[str, Any]:
+        """Colours of :meth:`place`, the better the darker, and the bar that explains them."""
         places, words = self.ticks()
-        every = -(-len(places) // most) or 1
-        best = [[1 - at, color] for at, color in reversed(WORST_TO_BEST)]
+        every = -(-len(places) // 8) or 1
         bar = {
             "title": {"text": text(title, 16), "side": "top"},
             "tickvals": places[::every],
@@ -268,6 +240,7 @@ class Scale:
             "thickness": 12,
             "outlinewidth": 0,
         }
+        best = [[1 - at, color] for at, color in reversed(WORST_TO_BEST)]
         return {"colorscale": WORST_TO_BEST if maximize else best, "colorbar": bar}
 
 
@@ -310,23 +283,13 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in found if 0 < tick < math.inf and low <= math.log10(tick) <= high]
 
 
-def ticks_with_ends(low: float, high: float, places: Sequence[float]) -> list[float]:
-    room = 0.06 * (high - low)
-    return sorted({low, high, *(at for at in places if low + room < at < high - room)})
-
-
 def whole(value: object, width: int = 44) -> str:
     """A name inside a figure that is not shortened: over several lines, and escaped.
 
     >>> whole("asha-<b>"), whole("validation-accuracy-of-digits", 20)
     ('asha-&lt;b&gt;', 'validation-accuracy-<br>of-digits')
     """
-    lines, rest = [], str(value)
-    while len(rest) > width:
-        place = 1 + max(rest.rfind(mark, width // 2, width) for mark in " -_./,") or width
-        lines.append(rest[:place])
-        rest = rest[place:]
-    return "<br>".join(html.escape(line) for line in [*lines, rest])
+    return "<br>".join(map(html.escape, textwrap.wrap(str(value), width)))
 
 
 def text(value: object, most: int = 40) -> str:

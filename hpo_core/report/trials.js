@@ -1,6 +1,7 @@
 // The table of all trials and the section of one. Texts become text nodes only, never HTML.
 const rowsShown = () => innerWidth < NARROW ? 10 : 50;
-const table = {sort: 0, down: false, page: 0, filter: ''};
+const best = data.trials ? data.trials.columns.findIndex(name => name.startsWith('best ')) : 0;
+const table = {sort: best, down: data.trials?.maximize, page: 0, filter: ''};
 
 function element(tag, properties, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -169,7 +170,7 @@ function drawCurve(number) {
     font: {size: 12, color: '#1f2933'}, paper_bgcolor: '#ffffff', plot_bgcolor: '#ffffff',
     xaxis: {...quiet, title: {text: 'resource trained for'}},
     yaxis: {...quiet, ...axis},
-    legend: {orientation: 'h', yanchor: 'bottom', y: 1.01, x: 0}, showlegend: traces.length > 1}});
+    legend: {orientation: 'h', yref: 'container', yanchor: 'bottom', y: 0, x: 0}, showlegend: traces.length > 1}});
 }
 
 function showTrials(jump = false) {

@@ -1,7 +1,6 @@
 """All trials of a study as data for the page: rows for the table, and what the section of one trial shows.
 
-The size is bounded: rows are there for every trial, curves, stories and logs as far as they fit, the best and the
-failed trials first.
+The size is bounded: rows are there for every trial, details as far as they fit, the best and the failed trials first.
 """
 
 from __future__ import annotations
@@ -11,27 +10,27 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.series import Series
 from hpo_core.report.style import scale, text
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
+from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed
 from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
-from hpo_core.views.trial_story import trial_state, trial_story, usage_words
+from hpo_core.views.states import trial_state, trial_story, usage_words
 
 TAIL = 3_000
 """Bytes of one log."""
-CURVE_BYTES, STORY_BYTES, LOG_BYTES, VISIT_BYTES = 1_500_000, 1_500_000, 400_000, 1_000_000
-"""Bytes of all trials together."""
+DETAIL_BYTES = 4_000_000
+"""Bytes of the curves, stories, attempts, visits and logs of all trials together."""
 EPOCHS = 100
 """Latest epochs of a trial whose visits are listed."""
 LOGS = 300
@@ -70,17 +69,11 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
     names = dict.fromkeys(spec.space)
     for trial in series.trials:  # a journal from elsewhere may hold others
         names |= dict.fromkeys(trial.params)
-    totals = {trial.number: _AttemptTotals() for trial in series.trials}
+    attempts: dict[int, list[Span]] = {trial.number: [] for trial in series.trials}
     for span in series.spans:
-        seconds, own = span.end - span.start, totals[span.trial]
-        own.seconds.append(seconds)
-        own.usages += [] if span.usage is None else [span.usage]
-        outcome = "running" if span.outcome is None else span.outcome.value
-        used = usage_words(span.usage, unit=spec.unit_word)
-        times = duration(span.start), duration(seconds)
-        own.attempts.append([span.attempt, span.target, outcome, *times, span.worker, used])
-    measured = any(own.usages for own in totals.values())
-    rows = [_cells(series, trial, totals[trial.number], measured=measured) for trial in series.trials]
+        attempts[span.trial].append(span)
+    measured = any(span.usage is not None for span in series.spans)
+    rows = [_cells(series, trial, attempts[trial.number], measured=measured) for trial in series.trials]
     drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
     axis = drawn.axis(text(series.metric))
     return {
@@ -93,21 +86,13 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         ],
         "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
         "winner": None if best is None else best.trial,
+        "maximize": series.maximize,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
-        "details": _details(series, totals, folder),
+        "details": _details(series, attempts, folder),
     }
 
 
-class _AttemptTotals:
-    """Seconds, usages and rows of the attempts of a trial."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.usages: list[Usage] = []
-        self.attempts: list[list[Any]] = []
-
-
-def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measured: bool) -> dict[str, Any]:
+def _cells(series: Series, trial: TrialRecord, attempts: Sequence[Span], *, measured: bool) -> dict[str, Any]:
     study, spec = series.study, series.study.spec
     loss, at = series.best_loss(trial), series.bests.get(trial.number)
     found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
@@ -117,10 +102,10 @@ def _cells(series: Series, trial: TrialRecord, totals: _AttemptTotals, *, measur
     found["at"] = None if at is None else at.resource
     last = trial.results[-1].metrics if trial.results else {}
     found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(totals.seconds), 1)
+    seconds = round(math.fsum(span.end - span.start for span in attempts), 1)
     found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
     if measured:  # the largest memory, the others of the latest attempt
-        usages = totals.usages
+        usages = [span.usage for span in attempts if span.usage is not None]
         found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
         found["cores"] = usages[-1].cores if usages else None
         found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
@@ -135,32 +120,36 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
 
 
-def _details(series: Series, totals: dict[int, _AttemptTotals], folder: Path | None) -> dict[int, dict[str, Any]]:
+def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
     study, partitions = series.study, PartitionNames.of(series.study.spec)
-
-    def keep(trial: TrialRecord, key: str, value: Any, budget: str) -> None:
-        size = len(json.dumps(value))
-        if value and size <= left[budget]:
-            left[budget] -= size
-            found.setdefault(trial.number, {})[key] = value
-
+    left = DETAIL_BYTES
     ranked = series.ranked_trials()
     failed = [trial for trial in series.trials if trial.abandoned is not None]
     wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
     for place, trial in enumerate(wanted.values()):
-        keep(trial, "curve", thinned_curve(series, trial), "curve")
-        if left["story"] > 0:
-            created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
-            keep(trial, "story", [line[:2_000] for line in (created.partition(": ")[0], *others)], "story")
-            keep(trial, "attempts", totals[trial.number].attempts, "story")
-        if partitions is not None and left["visits"] > 0:
-            keep(trial, "visits", _visits(trial, partitions), "visits")
+        created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
+        own: dict[str, Any] = {
+            "curve": thinned_curve(series, trial),
+            "story": [line[:2_000] for line in (created.partition(": ")[0], *others)],
+            "attempts": [_attempt(span, study.spec.unit_word) for span in attempts[trial.number]],
+        }
+        if partitions is not None:
+            own["visits"] = _visits(trial, partitions)
         if folder is not None and place < LOGS:
             ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
-            keep(trial, "log", log_tail(folder, trial.number, trial.attempts, ranks), "log")
+            own["log"] = log_tail(folder, trial.number, trial.attempts, ranks)
+        left -= len(json.dumps(own))
+        if left < 0:
+            break
+        found[trial.number] = {key: value for key, value in own.items() if value}
     return found
+
+
+def _attempt(span: Span, unit: str) -> list[Any]:
+    times = duration(span.start), duration(span.end - span.start)
+    used = usage_words(span.usage, unit=unit)
+    return [span.attempt, span.target, span.outcome or "running", *times, span.worker, used]
 
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:

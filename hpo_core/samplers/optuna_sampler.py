@@ -1,4 +1,4 @@
-"""Any sampler of Optuna as an oracle, and ours in plain Optuna.
+"""Any sampler of Optuna as an oracle, and our random one in plain Optuna.
 
 An Optuna study in memory mirrors ours; its sampler is asked through Optuna's public define-by-run interface,
 so conditional spaces work. Trials never end inside Optuna: a trial paused at a rung may be promoted later,
@@ -54,8 +54,6 @@ from hpo_core.model.short_text import listed_and_meant, meant_or_known
 from hpo_core.model.space import parameter_of
 from hpo_core.model.space.search_space import distributions, given_values, seen, suggest
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.samplers.ranked_gp import RankedGPSampler
-from hpo_core.samplers.ranked_results import PAST
 from hpo_core.samplers.sampler import SamplerContext
 
 
@@ -89,9 +87,7 @@ _NOT_OFFERED = {
 }
 _FIXED_SEQUENCE = {"QMCSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
-_KNOWS_PRUNING = {"TPESampler", "ranked_gp"}
-_OWN: dict[str, type[optuna.samplers.BaseSampler]] = {"ranked_gp": RankedGPSampler}
-"""Ours that are asked in the same way; with the study's seed, and the trial's number in place of the mirror's."""
+_KNOWS_PRUNING = {"TPESampler"}
 _MOST_ASKS = 100
 """A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
@@ -108,7 +104,7 @@ def optuna_samplers() -> list[str]:
 
 
 def _class_of(name: str) -> type[optuna.samplers.BaseSampler]:
-    found: type[optuna.samplers.BaseSampler] = _OWN.get(name) or getattr(optuna.samplers, name)
+    found: type[optuna.samplers.BaseSampler] = getattr(optuna.samplers, name)
     return found
 
 
@@ -119,14 +115,13 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
         ValueError: with the names that would do.
     """
     known = optuna_samplers()
-    if name not in known and name not in _OWN:
+    if name not in known:
         if name in _NOT_OFFERED:
-            offered = ", ".join(_OWN), ", ".join(known)
             raise ValueError(
-                f"sampler {name!r} is not offered: {_NOT_OFFERED[name]}; use random, {offered[0]}, or one of Optuna's: "
-                f"{offered[1]}"
+                f"sampler {name!r} is not offered: {_NOT_OFFERED[name]}; use random, ranked_gp, or one of Optuna's: "
+                f"{', '.join(known)}"
             )
-        raise ValueError(f"sampler {name!r} is unknown: {listed_and_meant(name, ['random', *_OWN, *known])}")
+        raise ValueError(f"sampler {name!r} is unknown: {listed_and_meant(name, ['random', 'ranked_gp', *known])}")
     takes = list(inspect.signature(_class_of(name)).parameters)
     for argument in arguments:
         if argument == "constraints_func":
@@ -252,8 +247,6 @@ class OptunaSampler:
         if self._takes_seed:
             fixed = name in _FIXED_SEQUENCE
             arguments["seed"] = derive_seed(self._seed, "sampler", 0 if fixed else number)
-        if name in _OWN:
-            arguments["seed"] = self._seed
         if self._constraints and _OLDER and "constraints_func" in inspect.signature(self._class).parameters:
             arguments["constraints_func"] = _shown_constraints
         with warnings.catch_warnings():
@@ -262,12 +255,10 @@ class OptunaSampler:
         return sampler
 
     def propose(self, number: int, given: Params | None = None) -> Params:
-        if number and self._name not in _FIXED_SEQUENCE | _OWN.keys():
+        if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
         refused: list[int] = []
-        for again in range(_MOST_ASKS):
-            if isinstance(self._study.sampler, RankedGPSampler):
-                self._study.sampler.turn = (number, again)
+        for _ in range(_MOST_ASKS):
             trial = self._study.ask()
             self._trial_ids[number] = trial._trial_id
             values = suggest(self._space, trial, given)
@@ -392,8 +383,6 @@ class OptunaSampler:
         values = self._seen(number)
         base = self._storage.get_trial(self._trial_ids[number])
         attrs = dict(base.system_attrs)
-        if number < 0 and self._name in _OWN:
-            attrs[PAST] = True
         if self._constraints and losses is not None:
             attrs["constraints"] = self._constraints_of(number, state)
         elif self._constraints and infeasible:

@@ -1,202 +1,162 @@
-"""RankedGPSampler: Optuna's interface to the sampler."""
+"""``ranked_gp``: proposals by one Gaussian process on the ranks of all results, after MOBSTER (Klein et al. 2020)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import optuna
 from numpy.typing import NDArray
-from optuna.distributions import BaseDistribution
-from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.rng import derive_seed
-from hpo_core.samplers.belief import Belief, Scored, scored_points
-from hpo_core.samplers.gaussian_process import UnitCube
-from hpo_core.samplers.ranked_results import (
-    Configuration,
-    Read,
-    TrialReader,
-    of_one_objective,
-    of_several_objectives,
-)
+from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
+from hpo_core.model.rng import Stream, derive_seed
+from hpo_core.model.space import ListedParameter
+from hpo_core.model.trial import Params
+from hpo_core.samplers.sampler import SamplerContext
 
 Array = NDArray[np.float64]
 
-
-def as_active(points: Array, known: Array, cube: UnitCube) -> Array:
-    """Blank out parameters that are likely inactive: those that the nearest known point does not have.
-
-    Optuna's spaces are made as they are asked for, so conditions are seen only in what trials had. A different
-    choice counts more than any distance in numbers, since conditions hang on choices.
-    """
-    missing = np.isnan(known)
-    if not missing.any():
-        return points
-    always = ~missing.any(axis=0)
-    apart = np.zeros((len(points), len(known)))
-    for column in np.flatnonzero(always):
-        a, b = points[:, column, None], known[None, :, column]
-        apart += 10.0 * (a != b) if cube.choices[column] else (a - b) ** 2
-    return np.where(missing[np.argmin(apart, axis=1)], np.nan, points)
+_MOST, _FITTED = 150, 100
+"""Results in the model, and those that its settings are fitted to."""
+_GROWTH = 1.08
+"""The settings are fitted anew after so many times the results."""
+_ENOUGH = 8
+"""Improvement is expected on the highest rung with so many results."""
+_DRAWN, _NEAR, _CENTRES = 200, 100, 5
+"""Candidates drawn evenly; those near the best configurations, at most; how many of these there are."""
 
 
-_CANDIDATES = 200
-_LISTED = 2_000
-"""A space of at most so many configurations is gone through for those not tried."""
+class RankedGP:
+    """Proposes the configuration with the largest expected improvement.
 
-
-def candidates(
-    cube: UnitCube, rng: np.random.Generator, known: Array, reads: Sequence[Read], drawn: Array | None = None
-) -> tuple[Array, Array]:
-    """Points, drawn evenly if none are given, and each with the parameters that are likely active. None was tried.
-
-    Where all points of a finite space were tried, all that did not fail may be repeated.
-    """
-    if drawn is None:
-        drawn = cube.draw(rng, _CANDIDATES)
-    shown = as_active(drawn, known, cube)
-    if cube.size() == math.inf:
-        return drawn, shown
-    listed, active = drawn[:0], shown[:0]
-    for tried in ({read.configuration for read in reads}, {read.configuration for read in reads if read.failed}):
-        fresh = _fresh(cube, shown, tried)
-        if fresh.any():
-            return drawn[fresh], shown[fresh]
-        if cube.size() <= _LISTED:
-            if not len(listed):
-                listed = rng.permutation(cube.listed())
-                active = as_active(listed, known, cube)
-            fresh = _fresh(cube, active, tried)
-            if fresh.any():
-                return listed[fresh][:_CANDIDATES], active[fresh][:_CANDIDATES]
-    return drawn, shown
-
-
-def _fresh(cube: UnitCube, points: Array, tried: Set[Configuration]) -> NDArray[np.bool_]:
-    return np.array([one not in tried for one in cube.configurations(points)], dtype=np.bool_)
-
-
-def best_expected(cube: UnitCube, rng: np.random.Generator, known: Scored, reads: Sequence[Read]) -> Array:
-    """The candidate with the largest expected improvement.
-
-    Candidates are drawn evenly, and near the points that the model likes best: as many as it can be trusted there.
-    """
-    belief = Belief(cube, known)
-    seen = np.concatenate([known.points, known.pending])
-    points, shown = candidates(cube, rng, seen, reads)
-    found = [(points, *belief.best(shown))]
-    near = round(_CANDIDATES * belief.trust())
-    if near:
-        points, shown = candidates(cube, rng, seen, reads, belief.near(rng, near))
-        found.append((points, *belief.best(shown)))
-    points, at, _ = max(found, key=lambda one: one[2])
-    chosen: Array = points[at]
-    return chosen
-
-
-_SHOWN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING, TrialState.FAIL)
-
-
-class RankedGPSampler(optuna.samplers.BaseSampler):
-    """A Gaussian process on the ranks of results, whatever trials were trained to.
-
-    A trial counts by the place of its latest value among those of all trials, be it an intermediate one or the last,
-    and of a running trial too. So it works with any pruner, and with none. An answer depends on the trials that the
-    study holds, the settings and the trial's number alone.
-
-    - Spaces: one model of all parameters that any trial had, conditional ones too; the first trial is random.
-    - Finite spaces: no configuration is proposed again before all were tried, failed ones too (in spaces of at most
-      2,000, conditions included). After that those that did not fail are repeated, by expected improvement.
-    - Constraints: expected improvement counts by the probability that none is violated.
-    - Several objectives: a weighted one, with other weights for each trial (ParEGO).
-
-    >>> study = optuna.create_study(sampler=RankedGPSampler(seed=1), pruner=optuna.pruners.SuccessiveHalvingPruner())
-
-    Args:
-        n_startup_trials: so many trials with results before the model is asked; None: 4 more than there are parameters.
-        random_share: share of the later proposals that are drawn evenly all the same, from 0 to 1.
-        seed: of all draws; None: one that the operating system gives.
-
-    Raises:
-        ValueError: a number out of its range.
+    A result counts by its place among those of all rungs, so the scale of losses does not matter. Results that violate
+    constraints come last. Results of earlier studies are ranked apart, and fill what this study's leave of the model.
     """
 
-    def __init__(
-        self, *, n_startup_trials: int | None = None, random_share: float = 0.1, seed: int | None = None
-    ) -> None:
-        if n_startup_trials is not None and (not isinstance(n_startup_trials, int) or n_startup_trials < 1):
-            raise ValueError(f"n_startup_trials = {n_startup_trials!r} must be a whole number of at least 1, or None")
-        if not isinstance(random_share, int | float) or not 0.0 <= random_share <= 1.0:
-            raise ValueError(f"random_share = {random_share!r} must lie between 0 and 1")
-        self._n_startup_trials = n_startup_trials
+    def __init__(self, context: SamplerContext, n_startup_trials: int | None = None, random_share: float = 0.1) -> None:
+        self._space, self._seed, self._names = context.space, context.seed, context.space.order
+        self._enough = len(self._names) + 4 if n_startup_trials is None else n_startup_trials
         self._random_share = random_share
-        self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self._reader = TrialReader()
-        self._fetched: tuple[FrozenTrial, list[FrozenTrial], list[Read]] | None = None
-        """The trial that is asked for, and what was read for its search space: its proposal needs that, too."""
-        self.turn: tuple[int, int] | None = None
-        """(number, how often asked again) that draws are for, in place of the trial's own number."""
+        parameters = [context.space.parameters[name] for name in self._names]
+        self._choices = np.array([len(p.listed()) if isinstance(p, ListedParameter) else 0 for p in parameters])
+        self._choice = np.concatenate([range(count) if count else [-1] for count in self._choices.tolist()])
+        """A choice is one feature each, so that two different ones are at distance 1; -1: a number."""
+        self._owner = np.append(np.repeat(np.arange(len(parameters)), np.maximum(self._choices, 1)), len(parameters))
+        """The parameter of each feature; the last feature says that it is of an earlier study."""
+        self._is_plain = not context.space.has_forbidden and not any(map(context.space.above, self._names))
+        self._places: dict[int, Array] = {}
+        self._awaited: dict[int, None] = {}
+        self._tried: set[str] = set()
+        self._results: list[tuple[int, int, float, float]] = []
+        """Trial, resource, violation of constraints, loss; trials of earlier studies are below 0."""
+        self._past: list[tuple[int, int, float, float]] = []
+        for number, one in enumerate(context.past):
+            self._places[-1 - number] = self._place(one.params)
+            self._past += [(-1 - number, resource, 0.0, losses[0]) for resource, losses in one.losses.items()]
+        self._fitted: dict[int, Array] = {}
+        """The latest settings of the model, by the number of results that they are fitted to."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": TrialReader(), "_fetched": None}
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            self._places[event.trial] = self._place(event.params)
+            self._tried.add(repr(sorted(event.params.items())))
+            self._awaited[event.trial] = None
+        elif isinstance(event, JobCompleted):
+            loss = math.inf if event.loss is None else event.loss
+            self._results.append((event.trial, event.resource, event.violation, loss))
+        if isinstance(event, JobCompleted | TrialAbandoned):
+            self._awaited.pop(event.trial, None)
 
-    def reseed_rng(self) -> None:
-        """Draws depend on the trial's number, so that workers need no seeds of their own."""
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        stream = Stream(self._seed, "params", number)
+        rng = np.random.default_rng(derive_seed(self._seed, "ranked_gp", number))
+        if given is not None or len(self._results + self._past) < self._enough or rng.random() < self._random_share:
+            return self._space.draw(stream, given)
+        fresh = (one for one in self._candidates(rng) if repr(sorted(one.items())) not in self._tried)
+        return next(fresh, None) or self._space.draw(stream)
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """All parameters of all trials, each as the latest trial had it; without those of one value."""
-        trials = self._trials(study, trial)
-        reads = self._reader.read(trials)
-        self._fetched = (trial, trials, reads)
-        found: dict[str, BaseDistribution] = {}
-        latest = None
-        for other in reversed(reads):
-            if other.names is not latest and not other.names <= found.keys():
-                found = {**other.distributions, **found}
-            latest = other.names
-        return {name: found[name] for name in sorted(found) if not found[name].single()}
+    def _candidates(self, rng: np.random.Generator) -> Iterator[Params]:
+        """Candidates that are not forbidden, the largest expected improvement first."""
+        from hpo_core.samplers.rank_model import Posterior, fit  # SciPy is optional
 
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if not search_space:
-            return {}
-        rng = self._generator(trial, "relative")
-        cube = UnitCube(search_space)
-        fetched, self._fetched = self._fetched, None
-        if fetched is None or fetched[0] is not trial:  # another thread asked in between
-            trials = self._trials(study, trial)
-            fetched = (trial, trials, self._reader.read(trials))
-        _, trials, reads = fetched
-        if len(study.directions) == 1:
-            known = of_one_objective(reads, study.directions[0])
-        else:
-            weights = rng.dirichlet(np.ones(len(study.directions)))
-            known = of_several_objectives(trials, study.directions, weights)
-        wanted = len(cube) + 4 if self._n_startup_trials is None else self._n_startup_trials
-        if len(known.params) < wanted or rng.random() < self._random_share:
-            shown = cube.points([read.params for read in reads[:_CANDIDATES]])
-            return cube.params(candidates(cube, rng, shown, reads)[0][0])
-        return cube.params(best_expected(cube, rng, scored_points(cube, known), reads))
+        count = len(self._results)
+        prefix = int(_GROWTH ** int(math.log(max(count, 1), _GROWTH)))  # so a resumed study fits to the same
+        if prefix not in self._fitted:
+            self._fitted = {prefix: fit(*self._known(prefix, _FITTED), self._owner)}
+        settings = self._fitted[prefix]
+        known, scores = self._known(count, _MOST)
+        awaited = np.array(list(self._awaited), dtype=np.float64)
+        model = Posterior(known, scores, self._points(awaited, 0.0 * awaited), self._owner, settings)
+        by_rung = np.bincount(known[1].astype(np.intp))
+        top = np.flatnonzero(by_rung >= min(_ENOUGH, by_rung.max()))[-1:].astype(np.float64)
+        trials, first = np.unique(known[2], return_index=True)
+        places, new = np.array([self._places[trial] for trial in trials.tolist()]), np.array([math.inf])
+        means, _ = model.at((self._features(places, new), top, new))
+        liked = places[np.argsort(means, kind="stable")[:_CENTRES]]
+        near = self._near(rng, liked, round(_NEAR * model.trust(first)), settings[: len(self._names)])
+        drawn = np.concatenate([rng.random((_DRAWN, len(self._names))), near])
+        if not self._is_plain:
+            allowed = [params for params in map(self._params, drawn) if not self._space.forbidden_by(params)]
+            drawn = np.array(list(map(self._place, allowed))).reshape(-1, len(self._names))
+        gains = model.improvement((self._features(drawn, new), top, new), float(means.min()))
+        return map(self._params, drawn[np.argsort(-gains, kind="stable")])
 
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        cube = UnitCube({param_name: param_distribution})
-        return cube.params(cube.draw(self._generator(trial, f"independent/{param_name}"), 1)[0])[param_name]
+    def _near(self, rng: np.random.Generator, liked: Array, count: int, lengths: Array) -> Array:
+        """Places near those that are liked, at all distances up to the lengths of the model."""
+        elsewhere, centres = rng.random((count, len(lengths))), liked[rng.integers(len(liked), size=count)]
+        centres = np.where(np.isnan(centres), elsewhere, centres)
+        reach = np.minimum(lengths, 1.0) * 10.0 ** rng.uniform(-2.0, 0.0, (count, 1)) / 2.0
+        # folded in at both ends, else these are proposed again and again
+        moved = np.abs((centres + reach * rng.standard_normal(centres.shape) + 1.0) % 2.0 - 1.0)
+        moved = np.where(self._choices > 0, np.where(rng.random(centres.shape) < 0.5, elsewhere, centres), moved)
+        changed = rng.random(centres.shape) < rng.choice([1.0 / len(lengths), 0.5, 1.0], size=(count, 1))
+        return np.where(changed, moved, centres)
 
-    def _trials(self, study: optuna.Study, trial: FrozenTrial) -> list[FrozenTrial]:
-        found = study.get_trials(deepcopy=False, states=_SHOWN)
-        for at in range(len(found) - 1, -1, -1):
-            if found[at].number == trial.number:
-                del found[at]
-                break
+    def _known(self, count: int, most: int) -> tuple[tuple[Array, Array, Array], Array]:
+        """At most so many of the first ``count`` results and of those of earlier studies, and their scores."""
+        from hpo_core.samplers.rank_model import scores_of
+
+        groups = [group for group in (self._results[:count], self._past) if group]
+        scores = np.concatenate([scores_of(np.array([result[2:] for result in group])) for group in groups])
+        trials, resources = np.array([result[:2] for group in groups for result in group]).T
+        rungs = np.unique(resources, return_inverse=True)[1].astype(np.float64)
+        order = np.argsort(scores, kind="stable")
+        later = np.where(trials < 0, 2, rungs == 0)[order]
+        chosen = order[:0]
+        for group in range(3):
+            chosen = np.append(chosen, _some(order[later == group], most - len(chosen)))
+        return self._points(trials[chosen], rungs[chosen]), scores[chosen]
+
+    def _points(self, trials: NDArray[Any], rungs: Array) -> tuple[Array, Array, Array]:
+        places = np.array([self._places[trial] for trial in trials.tolist()]).reshape(-1, len(self._names))
+        return self._features(places, trials), rungs, trials
+
+    def _features(self, places: Array, trials: Array) -> Array:
+        at, count = places[:, self._owner[:-1]], self._choices[self._owner[:-1]]
+        chosen = math.sqrt(0.5) * (np.floor(at * count) == self._choice)
+        numbers = np.nan_to_num(at, nan=0.5)
+        return np.column_stack([np.where(count > 0, chosen, numbers), np.broadcast_to(trials < 0, len(places))])
+
+    def _place(self, params: Mapping[str, Any]) -> Array:
+        """A number from 0 to 1 for each parameter; NaN: it takes no part."""
+        found = np.full(len(self._names), np.nan)
+        for at, name in enumerate(self._names):
+            if name in params:
+                parameter = self._space.resolved(name, params)
+                share = parameter.share(params[name])
+                found[at] = (parameter.on_scale(params[name]) + 0.5) / self._choices[at] if share is None else share
         return found
 
-    def _generator(self, trial: FrozenTrial, purpose: str) -> np.random.Generator:
-        number, again = self.turn or (trial.number, 0)
-        purpose = f"ranked_gp/{purpose}/{again}" if again else f"ranked_gp/{purpose}"
-        return np.random.Generator(np.random.PCG64(derive_seed(self._seed, purpose, number)))
+    def _params(self, place: Array) -> Params:
+        found: Params = {}
+        for name, share in zip(self._names, np.nan_to_num(place, nan=0.5).tolist(), strict=True):
+            if self._space.is_active(name, found):
+                found[name] = self._space.resolved(name, found).at_share(share)
+        return found
+
+
+def _some(order: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """The best half, and a spread of the others."""
+    spread = np.linspace(most // 2, len(order) - 1, most - most // 2).round().astype(np.intp)
+    return order if len(order) <= most else np.append(order[: most // 2], order[spread])

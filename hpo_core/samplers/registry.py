@@ -20,6 +20,7 @@ OURS: dict[str, Callable[[SamplerContext], Sampler]] = {
     "random": lambda context: RandomSampler(context.space, context.seed),
 }
 """Samplers without arguments, whose answers follow from the seed and the trial's number alone."""
+RANKED_GP = "ranked_gp"
 EXHAUSTIVE = frozenset({"GridSampler", "BruteForceSampler"})
 """Optuna's samplers that try every configuration of a finite list once."""
 
@@ -29,6 +30,10 @@ def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> 
         return OURS[name](context)
     if name in EXHAUSTIVE:
         return FiniteSampler(listed(name, arguments, context.space), context.space, context.seed)
+    if name == RANKED_GP:
+        from hpo_core.samplers.ranked_gp import RankedGP  # imports numpy
+
+        return RankedGP(context, **arguments)
     from hpo_core.samplers.optuna_sampler import OptunaSampler  # Optuna costs half a second to import
 
     return OptunaSampler(name, arguments, context)
@@ -40,12 +45,27 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         ValueError: with the names that would do.
     """
-    if name not in OURS:
+    if name == RANKED_GP:
+        _check_ranked_gp(**arguments)
+    elif name not in OURS:
         from hpo_core.samplers.optuna_sampler import check_sampler
 
         check_sampler(name, arguments)
     elif arguments:
         raise ValueError(f"sampler {name} takes no arguments, got {', '.join(arguments)}; drop them")
+
+
+def _check_ranked_gp(n_startup_trials: Any = None, random_share: Any = 0.1, **others: Any) -> None:
+    for name in others:
+        hint = meant_or_known(name, ["n_startup_trials", "random_share"], "it takes:")
+        raise ValueError(f"sampler ranked_gp takes no argument {name!r}; {hint}")
+    if n_startup_trials is not None and (type(n_startup_trials) is not int or n_startup_trials < 1):
+        raise ValueError(
+            f"sampler ranked_gp: n_startup_trials = {said(n_startup_trials)} must be a whole number of at least 1, or "
+            "null"
+        )
+    if type(random_share) not in (int, float) or not 0 <= random_share <= 1:
+        raise ValueError(f"sampler ranked_gp: random_share = {said(random_share)} must lie between 0 and 1")
 
 
 def check_space(name: str, space: SearchSpace) -> None:
@@ -70,6 +90,11 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
     Raises:
         ValueError: with samplers that would do.
     """
+    if objectives > 1 and name == RANKED_GP:
+        raise ValueError(
+            f"sampler ranked_gp cannot do {objectives} objectives; use TPESampler, NSGAIISampler or random, or "
+            "give one metric"
+        )
     if objectives > 1 and name not in OURS:
         from hpo_core.samplers.optuna_sampler import check_objectives as check_them
 
@@ -98,7 +123,7 @@ def notices(name: str, space: SearchSpace, *, ours: bool, listed: bool) -> list[
         listed: whether the search method lists its configurations (a grid), so that nothing is drawn.
     """
     parts = space.parameters
-    if ours or listed:
+    if ours or listed or name == RANKED_GP:
         return []
     dependent = [one for one in parts if space.is_dependent(one)]
     stepped = [one for one, p in parts.items() if isinstance(p, NumberParameter) and p.is_stepped_log()]

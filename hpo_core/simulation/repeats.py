@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model import limits
-from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
+from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation.simulation import Simulation
@@ -23,11 +21,9 @@ from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 from hpo_core.views.formatting import Spread, quantile
 
-LOAD_BINS = 240
-
 
 class RunFigures:
-    """Follows the entries of a run and keeps figures alone: of each attempt when it began and ended.
+    """Follows the entries of a run and keeps its figures alone.
 
     Args:
         max_resource: R; None where there is none.
@@ -37,9 +33,6 @@ class RunFigures:
     def __init__(self, max_resource: int | None, *, highest_rung: bool) -> None:
         self._top = max_resource
         self._bests = BestResults(highest_rung=highest_rung)
-        self._running: dict[int, float] = {}
-        """When its attempt was granted, by trial."""
-        self._begins, self._ends = array("d"), array("d")
         self._rungs = Counter[int]()
         self.steps: list[tuple[float, float]] = []
         """Changes of the incumbent: (time, loss)."""
@@ -50,26 +43,12 @@ class RunFigures:
 
     def take(self, entry: Entry) -> None:
         for event in entry.events:
-            if type(event) is JobGranted:
-                self._running[event.trial] = entry.time
-            elif type(event) is JobCompleted:
-                self._ended(event.trial, entry.time)
+            if type(event) is JobCompleted:
                 self._completed(event, entry.time)
-            elif type(event) is AttemptFailed:
-                self._ended(event.trial, entry.time)
 
     @property
     def rungs(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted(self._rungs.items()))
-
-    def load(self, seconds: float) -> tuple[float, ...]:
-        """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
-        changes = [1.0] * len(self._begins) + [-1.0] * len(self._ends)
-        return tuple(mean_levels([*self._begins, *self._ends], changes, seconds))
-
-    def _ended(self, trial: int, time: float) -> None:
-        self._begins.append(self._running.pop(trial))
-        self._ends.append(time)
 
     def _completed(self, event: JobCompleted, time: float) -> None:
         self._rungs[event.resource] += 1
@@ -82,27 +61,6 @@ class RunFigures:
         best = self._bests.incumbent
         if best is not None and (not self.steps or best.loss != self.steps[-1][1]):
             self.steps.append((time, best.loss))
-
-
-def mean_levels(times: Sequence[float], changes: Sequence[float], whole: float, parts: int = LOAD_BINS) -> list[float]:
-    """The mean, in each of ``parts`` equal parts of ``whole`` seconds, of a level that begins at 0.
-
-    Args:
-        times: moments at which it changes, in any order.
-        changes: by how much it rises then.
-
-    >>> mean_levels([0.0, 4.0, 5.0], [0.5, 0.5, -1.0], 8.0, parts=4)
-    [0.5, 0.5, 0.5, 0.0]
-    """
-    if whole <= 0:
-        return [0.0] * parts
-    order = np.argsort(times)
-    moments, rises = np.asarray(times, dtype=float)[order], np.asarray(changes, dtype=float)[order]
-    edges = np.linspace(0.0, whole, parts + 1)
-    passed = np.searchsorted(moments, edges)
-    level, weight = (np.concatenate([[0.0], np.cumsum(one)]) for one in (rises, rises * moments))
-    areas: list[float] = np.maximum(np.diff(level[passed] * edges - weight[passed]) * parts / whole, 0.0).tolist()
-    return areas
 
 
 LINEAR = (
@@ -203,8 +161,6 @@ class PlayedRun:
     """(resource, results there), ascending."""
     guessed: int
     """Results that lie beyond what the source of the curves knows."""
-    load: tuple[float, ...]
-    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
 
     @property
     def loss(self) -> float | None:
@@ -317,7 +273,6 @@ def _summary(scenario: Scenario, simulation: Simulation, figures: RunFigures, *,
         best_resource=0 if best is None else best.resource,
         rungs=figures.rungs,
         guessed=guessed,
-        load=figures.load(end),
     )
 
 

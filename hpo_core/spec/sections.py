@@ -5,6 +5,7 @@ How a kind of cluster is started is in ``hpo_flows/dask/clusters``; the core nev
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -26,7 +27,7 @@ from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOS
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
-from hpo_core.samplers.registry import check
+from hpo_core.samplers.registry import RANKED_GP, check
 from hpo_core.samplers.sampler import EarlierResult
 from hpo_core.security.masking import holds_credentials
 
@@ -68,6 +69,8 @@ def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
         value = arguments.get(argument)
         if isinstance(value, int | float):
             at_most(f"sampler.{argument}", value, most, "; lower it")
+    if name == RANKED_GP and importlib.util.find_spec("scipy") is None:
+        raise ValueError("sampler ranked_gp needs SciPy, which is not installed: pip install 'hpo-core[samplers]'")
     grid = arguments.get("search_space")
     if name == "GridSampler" and isinstance(grid, Mapping):
         points = math.prod(len(values) for values in grid.values() if isinstance(values, list | tuple))

@@ -17,6 +17,7 @@ from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, Tr
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
 from hpo_core.tracking.trial_description import at, state_word, states, trial_description
 from hpo_core.views.rungs import entry_levels, halt_words
+from hpo_core.views.states import STUDY_IN_MLFLOW, TRIAL_IN_MLFLOW, study_word
 from hpo_core.views.summary import (
     StudySummary,
     constraint_words,
@@ -51,25 +52,18 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
 
 def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -> tuple[str, float | None]:
     trial, notes = fold.state.trials[number], fold.trials[number]
-    status = trial.status
-    if status == "abandoned":
-        return "FAILED", notes.ended
-    if status in ("paused", "stopped"):
-        return "FINISHED", notes.ended
+    if trial.status in TRIAL_IN_MLFLOW:
+        return TRIAL_IN_MLFLOW[trial.status], notes.ended
     if not has_controller:
         return "KILLED", fold.time
-    if status != "running" and fold.state.halted is not None:
+    if not trial.running and fold.state.halted is not None:
         return "KILLED", notes.ended or fold.time
     return "RUNNING", notes.ended
 
 
 def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, str]:
-    status = fold.status
-    if status == "finished":
-        return "FINISHED", status
-    if status == "halted":
-        return "KILLED", status
-    return ("RUNNING", status) if has_controller else ("KILLED", "interrupted")
+    word = study_word(fold.study, driven=has_controller)
+    return STUDY_IN_MLFLOW[word], word
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:

@@ -156,12 +156,6 @@ class TrackedStudy:
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
 
-    @property
-    def status(self) -> str:
-        """``finished``, ``halted`` or ``running``."""
-        status = self.study.status
-        return "running" if status == "open" else status
-
     def clear_changes(self) -> None:
         for number in self.touched:
             notes = self.trials[number]

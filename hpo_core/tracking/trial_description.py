@@ -13,7 +13,7 @@ from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.tracked_study import Promotion, TrackedStudy
 from hpo_core.views.formatting import plural
-from hpo_core.views.trial_story import trial_state
+from hpo_core.views.states import trial_state
 
 _SHARES = {2: "half", 3: "third", 4: "quarter", 5: "fifth"}
 
@@ -83,7 +83,7 @@ def _what_then(fold: TrackedStudy, result: JobCompleted, promotion: Promotion | 
     rank, among = place
     if is_top or not rule_of(spec):
         return f"; place {rank} of {among}"
-    waits = "has not gone on" if fold.status == "running" else "was not promoted"
+    waits = "has not gone on" if fold.study.status == "open" else "was not promoted"
     return f"; place {rank} of {among}, {waits} (rule: {rule_of(spec, among)})"
 
 

@@ -179,8 +179,6 @@ def _load(spans: Iterable[tuple[Span, Usage | JobPlaced]]) -> tuple[DeviceLoad, 
 
 TO_RESUME = "to be resumed"
 """Jobs of a study that nobody drives: they run again once somebody does."""
-LATEST_SECONDS = 60.0
-"""Seconds before the latest end in which a job counts as a latest one."""
 
 
 def granted_words(study: Study, *, driven: bool = True) -> str:
@@ -235,21 +233,14 @@ def running_lines(
     return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
 
 
-def device_uses_of(study: Study, *, latest: bool = False) -> list[DeviceUse]:
-    """Use of each device that the study's jobs shared; ``latest``: by jobs that ended in the last minute."""
-    spans = [span for span in ended_attempts(study.state) if span.shared is not None]
-    since = max((span.end for span in spans), default=0.0) - LATEST_SECONDS
-    return device_uses([span for span in spans if not latest or span.end >= since], study.spec.packing_settings)
+def device_uses_of(study: Study) -> list[DeviceUse]:
+    """Use of each device that the study's jobs shared."""
+    return device_uses(ended_attempts(study.state), study.spec.packing_settings)
 
 
-def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
-    """A line per device; none where no job has ended on a shared one.
-
-    Args:
-        latest: only jobs that ended in the last minute before the latest one.
-        most: devices; a line says how many more there are.
-    """
-    uses = device_uses_of(study, latest=latest)
+def device_lines(study: Study, *, most: int = 16) -> list[str]:
+    """A line per device, and one that counts those beyond ``most``; none where no job has ended on a shared one."""
+    uses = device_uses_of(study)
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*(use.words for use in uses[:most]), *more]
 
@@ -286,14 +277,14 @@ def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
     needs = [_merged(group) for group in groups.values()]
     last: dict[tuple[str, str], float] = {}
     for need in needs:
-        source = need.objective, need.code
-        last[source] = max(last.get(source, 0.0), need.measured_at)
-
-    def order(need: MeasuredNeed) -> tuple[Any, ...]:
-        source = need.objective, need.code
-        return need.objective, -last[source], need.code, need.architecture, -(need.memory or 0), repr(need.params)
-
-    return sorted(needs, key=order)
+        last[need.objective, need.code] = max(last.get((need.objective, need.code), 0.0), need.measured_at)
+    return sorted(
+        needs,
+        key=lambda need: (
+            *(need.objective, -last[need.objective, need.code], need.code),
+            *(need.architecture, -(need.memory or 0), repr(need.params)),
+        ),
+    )
 
 
 def _merged(group: list[Measurement]) -> MeasuredNeed:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
-from pathlib import PurePosixPath
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -196,7 +193,7 @@ def moved_bytes(units: Sequence[HopUnit]) -> MovedBytes | None:
 
 
 class PartitionNames(msgspec.Struct, frozen=True):
-    """Short names of a study's partitions."""
+    """Names of a study's partitions."""
 
     all: tuple[str, ...]
     """Names of all partitions, those of validation at the end."""
@@ -209,31 +206,7 @@ class PartitionNames(msgspec.Struct, frozen=True):
         names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
         if not names:
             return None
-        training, validation = names[:trained_on], names[trained_on:]
-        short = (*short_names(training), *short_names(validation))
-        return cls(short if len(set(short)) == len(short) else tuple(names), trained_on)
-
-
-def short_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Leave out the folder and the end that all names have.
-
-    >>> short_names(["shards/part-00000-of-00002.npz", "shards/part-00001-of-00002.npz"])
-    ('part-00000', 'part-00001')
-    >>> short_names(["north/1.npz", "south/1.npz"]), short_names(["train.npz"])
-    (('north', 'south'), ('train',))
-    """
-    last = [PurePosixPath(name).name for name in names]
-    if len(set(last)) < len(last):
-        last = list(names)
-    if len(last) <= 1:
-        return tuple(PurePosixPath(name).stem for name in last)
-    ends = sorted(name[::-1] for name in last)  # what the first and the last share, all share
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ends[0], ends[-1], strict=False))
-    common = "".join(one for one, _ in same)[::-1]
-    end = re.search(r"[-_./]", common)
-    cut = len(common) - end.start() if end else 0
-    short = tuple(name[: len(name) - cut] for name in last)
-    return short if all(short) else tuple(last)
+        return cls(tuple(names), trained_on)
 
 
 VISITS_NAMED = 64
@@ -282,30 +255,6 @@ def epochs_of(visits: Sequence[Visit], names: PartitionNames) -> list[EpochVisit
             (trained if visit.partition < names.trained_on else evaluated).append(named(visit))
         found.append(EpochVisits(epoch, trained, evaluated))
     return found
-
-
-def epoch_lines(visits: Sequence[Visit], names: PartitionNames, most: int) -> Iterator[str]:
-    """A line for each of the first epochs, and one that counts the others."""
-    epochs = epochs_of(visits, names)
-    yield from (epoch.line for epoch in epochs[:most])
-    if len(epochs) > most:
-        yield f"and {plural(len(epochs) - most, 'epoch')} more"
-
-
-def hops_in_short(visits: Sequence[Visit]) -> str:
-    """Hops of a job, in words.
-
-    >>> at = dict(started=0.0, ended=1.0, size=9)
-    >>> hops_in_short([Visit(0, 1, "w0", **at), Visit(0, 0, "w1", **at), Visit(1, 0, "w1", **at)])
-    '2 epochs, 3 units on 2 workers, 1 hop to another'
-    """
-    if not visits:
-        return ""
-    epochs = len({visit.epoch for visit in visits})
-    workers = len({visit.worker for visit in visits})
-    changed = sum(one.worker != other.worker for one, other in pairwise(visits))
-    where = f"{plural(epochs, 'epoch')}, {plural(len(visits), 'unit')} on {plural(workers, 'worker')}"
-    return f"{where}, {plural(changed, 'hop')} to another" if workers > 1 else where
 
 
 def worker_name(worker: str) -> str:

@@ -272,27 +272,6 @@ class Band:
     kind: Kind
     """``top``: nothing lies above; ``ceiling``: what lies above is closed; ``closed``: so is this one."""
     results: list[JobCompleted] = field(default_factory=list)
-    absent: int = 0
-    """Trials that were abandoned on their way to it."""
-    went: int = 0
-    """Finite results whose trials went on; ``waiting``: those that will; ``stayed``: all others."""
-    waiting: int = 0
-    stayed: int = 0
-
-    @property
-    def ends(self) -> bool:
-        """True if no trial goes further."""
-        return self.kind in ("top", "ceiling")
-
-    @property
-    def lost(self) -> int:
-        """Trials that diverged here, or were abandoned on the way."""
-        return self.absent + sum(result.loss is None for result in self.results)
-
-    @property
-    def size(self) -> int:
-        """Trials that came here or were abandoned on the way."""
-        return self.absent + len(self.results)
 
 
 class Bands:
@@ -306,7 +285,6 @@ class Bands:
         views = bracket_views(study, details=True)
         self.ladders: list[BracketView] = views if len(views) <= FEW else by_shape(views)
         self.names = RungNames(study.spec)
-        self.entry_levels = entry_levels(study.spec)
         self.all: list[Band] = []
         self._first: dict[int | None, int] = {}
         endless = getattr(study.spec.search, "max_resource", None) is None
@@ -321,18 +299,8 @@ class Bands:
                     kind = "ceiling"
                 self.all.append(Band(i, rung, kind))
         for trial in study.state.trials:
-            granted = trial.granted
-            target = 0 if granted is None else granted.target
             for result in trial.results:
-                band = self.all[self.of(result.stage.bracket, result.stage.rung)]
-                band.results.append(result)
-                band.went += result.loss is not None and target > result.resource
-                band.stayed += result.loss is not None and target <= result.resource
-            if trial.abandoned is not None and not trial.is_at(trial.abandoned):
-                self.all[self.of(trial.abandoned.bracket, trial.abandoned.rung)].absent += 1
-        for band in self.all:
-            band.waiting = min(band.stayed, band.rung.waiting)
-            band.stayed -= band.waiting
+                self.all[self.of(result.stage.bracket, result.stage.rung)].results.append(result)
 
     @property
     def several(self) -> bool:

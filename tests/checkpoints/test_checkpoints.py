@@ -16,7 +16,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, facts, spec_of

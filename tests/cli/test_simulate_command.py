@@ -55,7 +55,7 @@ def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
         assert words in shown
     picture = Path(shown.split("picture")[-1].strip())
     assert picture == study_file.parent / ".hpo" / "simulations" / "sine.html"
-    assert all(title in picture.read_text() for title in ("Best result over time", "How busy the workers are"))
+    assert all(title in picture.read_text() for title in ("Best result over time", "Results at each level"))
 
 
 def test_figures_are_those_of_the_study(study_file: Path) -> None:

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from hpo_flows.command import app
 from tests.flows.conftest import LIMIT, READING, ROOT, at_load
 from tests.flows.prefect_api import ask
+from tests.waiting import eventually
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PLANTED = "pl4nted-s3cret"
@@ -176,14 +177,11 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, deployments_api: dict[str
 @contextlib.contextmanager
 def serving(made: Deployed) -> Iterator[Deployed]:
     """Register the deployments, and have a worker serve them."""
-    made.api(
-        "work_pools/", {"name": "hpo", "type": "process", "base_job_template": Worker.get_default_base_job_template()}
-    )
-    refused = made.hpo("worker")
-    assert refused.returncode == 2 and "lets a run set command, env, working_dir" in refused.stderr
     done = made.hpo("deploy")
     assert done.returncode == 0, done.stdout + done.stderr
     made.said = done.stdout
+    ours = made.api("work_pools/hpo")["base_job_template"]
+    made.api("work_pools/hpo", {"base_job_template": Worker.get_default_base_job_template()}, method="PATCH")
     with (made.folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "hpo_flows", "worker"],
@@ -193,6 +191,8 @@ def serving(made: Deployed) -> Iterator[Deployed]:
             stderr=log,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as a script's `hpo worker &` has it
         )
+    # whoever starts a run would choose its command
+    assert eventually(lambda: made.api("work_pools/hpo")["base_job_template"] == ours)
     yield made
     worker.terminate()
     try:

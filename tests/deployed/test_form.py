@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.trial import Outcome
-from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec import StudySpec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec, TrainingSpec
+from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_flows.deployed.flows import resume
-from hpo_flows.deployed.form import StudyForm, study_of, with_changes
+from hpo_flows.deployed.form import StudyForm, study_of
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from tests.deployed.filled_forms import ASHA, RATE, made
+from tests.deployed.filled_forms import RATE, made
 
 MODELS = ("models.net:fit", "models.net:load")
 
@@ -52,17 +51,6 @@ def test_a_form_writes_no_lines_of_a_job_script() -> None:
     permissions = Permissions(("models.net:fit",), clusters=("slurm",))
     with pytest.raises(SpecError, match=r"form.cluster = .* must be one of \{local: \{...\}\}, \{address"):
         made(permissions, cluster={"slurm": {"prologue": ["curl example.org | sh"]}})
-
-
-def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
-    assert made(permissions).training == TrainingSpec()
-    given = {"stall_timeout": 0, "worker_timeout": 90.0, "fail_fast": 2, "threads": "auto"}
-    training = made(permissions, advanced={"training": given}).training
-    assert (training.worker_timeout, training.fail_fast, training.threads) == (90, 2, "auto")
-    assert training.stall_timeout is None, "0 says none"
-    assert made(permissions, training={"retries": "{error: 2}"}).training.allowed(Outcome.ERROR) == 2
-    with pytest.raises(SpecError, match="fail_fast"):
-        made(permissions, training={"fail_fast": -1})
 
 
 def test_everything_of_a_study_file_is_said_in_a_form(permissions: Permissions) -> None:
@@ -128,33 +116,6 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
         made(allowed, data={"partitions": "[a"})
     beside = made(permissions, data={"partitions": "[a]", "folder": "shards"}).data
     assert beside is not None and beside.folder == str(permissions.folder / "shards"), "as its text says"  # type: ignore[operator]
-
-
-def test_a_form_becomes_the_study_it_says(permissions: Permissions) -> None:
-    spec = made(permissions)
-    assert (spec.study, spec.seed, spec.cluster.workers) == ("named", 4, 3)  # type: ignore[union-attr]
-    assert spec.space["kind"].choices == ["sgd", 16, True, "no", 0.001, "8"]  # type: ignore[union-attr]
-    assert spec.space["rate"].type == "float" and spec.search.method == "asha"
-    assert spec.pythonpath == [str(permissions.import_folders[0])]
-
-
-def test_a_study_file_keeps_what_is_not_changed(permissions: Permissions) -> None:
-    spec = with_changes(permissions.load("deep/a.yaml"), "other", permissions)
-    assert (spec.study, spec.seed, spec.search.method, spec.cluster.kind) == ("other", 0, "random", "local")
-
-
-def test_conditions_whole_numbers_and_grids(permissions: Permissions) -> None:
-    space = {
-        "int": [{"name": "width", "low": 8, "high": 32, "advanced": {"step": 8}}],
-        "float": [{"name": "momentum", "low": 0, "high": 0.9, "advanced": {"when": "{kind: [sgd, 16]}"}}],
-        "categorical": [{"name": "kind", "choices": ["sgd", "16"]}, {"name": "a", "type": "ordinal", "choices": ["1"]}],
-    }
-    found = made(permissions, space=space, search=ASHA).space
-    assert found["width"].step == 8 and found["width"].type == "int"  # type: ignore[union-attr]
-    assert found["momentum"].when == {"kind": ["sgd", 16]}
-    assert found["a"].type == "ordinal"
-    spec = made(permissions, space=space, search={"grid": {"advanced": {"points": "{momentum: 4}"}}})
-    assert spec.search.points == {"momentum": 4}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -247,24 +208,3 @@ STUDY: dict[str, Any] = {
 def test_each_kind_of_parameter_and_yaml_in_a_field_is_as_in_a_study_file() -> None:
     found = study_of(StudyForm.read(ROWS), "named", Permissions(MODELS))
     assert found.plain() == StudySpec.from_plain(STUDY | {"pythonpath": []}).plain()
-
-
-def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # where a study that is not read from a file is imported from
-    file = tmp_path / "slurm.yaml"
-    file.write_text(
-        "{study: s, objective: 'models.net:fit', metric: {name: loss}, space: {x: {type: float, low: 0, high: 1}}, "
-        "search: {method: random, configs: 3}, seed: 9, cluster: {kind: slurm, workers: 3}}"
-    )
-    plain = made(Permissions(MODELS), name="rows")
-    allowed = Permissions(MODELS, tmp_path, (tmp_path,), ("slurm",))
-    chosen = with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "slurm.yaml"})
-    assert chosen.cluster == load_spec(file).cluster and chosen.seed == 4
-    with pytest.raises(NotAllowedError, match="slurm"):
-        with_changes(
-            plain, "rows", Permissions(MODELS, tmp_path, (tmp_path,)), cluster={"kind": "file", "file": file.name}
-        )
-    with pytest.raises(NotAllowedError, match="does not lie in"):
-        with_changes(plain, "rows", allowed, cluster={"kind": "file", "file": "../slurm.yaml"})

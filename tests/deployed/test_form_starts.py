@@ -156,7 +156,7 @@ def test_the_stopping_variant_of_asha_is_chosen(
 def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
-    """A parameter of each kind, and fields that hold YAML; on the cluster of a study file."""
+    """A parameter of each kind, and fields that hold YAML."""
     name, page = "prefilled", page_inside
     entry = {
         "name": "rows",
@@ -172,9 +172,6 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     assert done.returncode == 0, done.stdout + done.stderr
     page.goto(form_of(deployed, "tune", "rows"))
     fill(page, "Name (Optional)", name)
-    cluster = field(page, "Cluster (Optional)")
-    cluster.get_by_text("Of a study file", exact=True).first.click()
-    select(page, cluster, "File", "toy.yaml")
     page.screenshot(path=pictures / f"form-{name}.png")
     field(page, "Categorical (Optional)").scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}-rows.png")

@@ -23,7 +23,7 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.tracking.tracker_links import ProjectionPlace
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS
+from hpo_flows.prefect_pages.read_back import KILLED, TAG
 from hpo_flows.serve_home import ReportFiles, mlflow_page, ui_lock
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
@@ -166,12 +166,11 @@ def test_runs_whose_process_was_killed_are_crashed_when_it_starts(tmp_path: Path
     server = SharedServer(tmp_path / "prefect")
     server.start()
     server.wait()
-    run = ask(server.client_settings(), "flow_runs/", {"flow_id": made_flow(server), "state": {"type": "RUNNING"}})
+    wanted = {"flow_id": made_flow(server), "state": {"type": "RUNNING"}, "tags": [TAG]}
+    run = ask(server.client_settings(), "flow_runs/", wanted)
+    gone = {"infrastructure_pid": f"{socket.gethostname()}:{os.getpid()}:1.0:{tmp_path}"}
+    ask(server.client_settings(), f"flow_runs/{run['id']}", gone, method="PATCH")
     server.close()
-    folder = tmp_path / SHOWN_RUNS
-    folder.mkdir()
-    note = folder / f"{run['id']}.{socket.gethostname()}"
-    note.write_text(OWN_SERVER)  # nobody locks it
     process = started(tmp_path)
     try:
         said = until_ready(process)
@@ -180,7 +179,6 @@ def test_runs_whose_process_was_killed_are_crashed_when_it_starts(tmp_path: Path
         server.wait()
         state = ask(server.client_settings(), f"flow_runs/{run['id']}")["state"]
         assert state["type"] == "CRASHED" and state["message"] == KILLED
-        assert not note.exists()
     finally:
         server.close()
         process.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,10 +18,8 @@ from prefect.states import Completed, Paused, Running, State
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import LockFile
 from hpo_flows.deployed.flow_run_heartbeats import AUTOMATION, NO_HEARTBEAT, report_silent_runs
-from hpo_flows.prefect_pages.shown_runs import KILLED, ShownRun, report_killed_runs
+from hpo_flows.prefect_pages.read_back import KILLED, TAG, end_killed_runs, process_words
 from tests.waiting import eventually
-
-HERE = "of this home"
 
 
 @flow(name="shown")
@@ -47,10 +46,10 @@ def state_of(client: SyncPrefectClient, run: UUID) -> State:
     return state
 
 
-def left_behind(client: SyncPrefectClient, folder: Path, server: str = HERE) -> UUID:
-    """A running flow run with the file of a process that was killed: its lock is free."""
-    run = client.create_flow_run(shown, state=Running()).id
-    (folder / f"{run}.{socket.gethostname()}").write_text(server)
+def shown_by(client: SyncPrefectClient, process: str) -> UUID:
+    """A running flow run that says which process shows it."""
+    run = client.create_flow_run(shown, state=Running(), tags=[TAG]).id
+    client.update_flow_run(run, infrastructure_pid=process)
     return run
 
 
@@ -58,26 +57,22 @@ def left_behind(client: SyncPrefectClient, folder: Path, server: str = HERE) -> 
 def test_a_run_whose_process_was_killed_is_crashed_with_its_task_runs(
     client: SyncPrefectClient, tmp_path: Path
 ) -> None:
-    run = left_behind(client, tmp_path)
+    killed = f"{socket.gethostname()}:{os.getpid()}:1.0:{tmp_path}"  # its pid is another process's now
+    run = shown_by(client, killed)
     open_task = client.create_task_run(job, flow_run_id=run, dynamic_key="0", state=Running()).id
-    ended = left_behind(client, tmp_path)
+    ended = shown_by(client, killed)
     client.set_flow_run_state(ended, Completed(), force=True)
-    elsewhere = left_behind(client, tmp_path, "http://prefect.example/api")
-    gone = tmp_path / f"{uuid4()}.{socket.gethostname()}"
-    gone.write_text(HERE)
-    alive = client.create_flow_run(shown, state=Running()).id
-    note = ShownRun(tmp_path, alive, HERE)
-    (tmp_path / "notes").write_text("")
-    assert report_killed_runs(client, tmp_path, HERE) == [run]
+    others = [
+        client.create_flow_run(shown, state=Running(), tags=[TAG]).id,  # of a worker, say
+        *(shown_by(client, words) for words in ("42", process_words(tmp_path), f"{killed}-of-others", f"not-{killed}")),
+    ]
+    assert end_killed_runs(client, tmp_path) == 1
     assert state_of(client, run).is_crashed() and state_of(client, run).message == KILLED
     of_task = client.read_task_run(open_task).state
     assert of_task is not None and of_task.is_crashed()
     assert state_of(client, ended).is_completed(), "a terminal state is never left"
-    assert state_of(client, elsewhere).is_running() and state_of(client, alive).is_running()
-    assert not gone.exists() and len(list(tmp_path.iterdir())) == 3
-    note.ended()
-    assert not list(tmp_path.glob(f"{alive}*"))
-    assert report_killed_runs(client, tmp_path, HERE) == []
+    assert all(state_of(client, one).is_running() for one in others)
+    assert end_killed_runs(client, tmp_path) == 0
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
     assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
 
 
-def test_a_run_that_cannot_leave_its_marker_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_leave_its_note_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests")
     journal = deployed_home().open_journal()
@@ -78,7 +78,7 @@ def test_a_run_that_cannot_leave_its_marker_lets_the_study_go(tmp_path: Path, mo
     def full(*_arguments: object) -> None:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(study_runs, "write_marker", full)
+    monkeypatch.setattr(study_runs, "note", full)
     with pytest.raises(StorageError, match="full"):
         resumed("world", uuid4(), 0, take_over=False)
     assert journal.info("world").owner is None

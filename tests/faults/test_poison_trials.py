@@ -16,7 +16,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.faults.test_real_study import Real
 from tests.waiting import eventually, gone
 

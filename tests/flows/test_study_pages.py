@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -14,7 +13,7 @@ import pytest
 from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound, Pause
-from prefect.states import Failed, Running, Suspended
+from prefect.states import Crashed, Running, Suspended
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
@@ -29,12 +28,11 @@ from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.prefect_pages.study_pages import StudyPages
-from hpo_flows.study_run.study_flow import PagesThread
 from tests.conftest import failed, make_spec
 
 
 def final_state_of(study: Study) -> Any:
-    return end_state(study, lambda words: Failed(message=words), cure_words(study))
+    return end_state(study, cure_words(study))
 
 
 def test_a_study_without_any_result_is_failed() -> None:
@@ -134,40 +132,20 @@ class Client:
 
 
 def pages_of(study: Study, journal: MemoryJournal, start: int) -> StudyPages:
-    return StudyPages(
-        study.name,
-        lambda: journal,
-        flow_run=uuid4(),
-        start=start,
-        began=0.0,
-        ended=Event(),
-        say=lambda line: None,
-        on_state=lambda client, state: None,
-    )
+    pages = StudyPages(study.name, lambda: journal, flow_run=uuid4(), say=lambda line: None)
+    pages._start = start
+    return pages
 
 
-@pytest.mark.parametrize("error", [ObjectNotFound(RuntimeError()), OSError("no space left"), None])
-def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody deleted the flow run, or what follows from its state failed: the study's pages do not end with that."""
+def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody deleted the flow run: the study's pages do not end with that."""
     study = Study.create(make_spec(), journal := MemoryJournal())
-    pages, taken = pages_of(study, journal, 1), []
 
     def read_flow_run(_: Any) -> Any:
-        if error is not None and not isinstance(error, OSError):
-            raise error
-        return SimpleNamespace(state="paused")
-
-    def on_state(_: Any, state: Any) -> None:
-        taken.append(state)
-        if error is not None:
-            raise error
+        raise ObjectNotFound(RuntimeError())
 
     monkeypatch.setattr(study_pages, "api_answers", lambda: True)
-    pages.on_state = on_state
-    assert pages._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
-    assert taken == ([] if isinstance(error, ObjectNotFound) else ["paused"])
+    assert pages_of(study, journal, 1)._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
 
 
 def test_a_paused_run_has_no_time_at_which_prefect_calls_it_failed(prefect_api: dict[str, str]) -> None:
@@ -179,12 +157,27 @@ def test_a_paused_run_has_no_time_at_which_prefect_calls_it_failed(prefect_api: 
         client.set_flow_run_state(run, Suspended(timeout_seconds=300), force=True)
         given = client.read_flow_run(run).state
         assert given is not None and given.state_details.pause_timeout is not None
-        session = cast(Any, SimpleNamespace(name="toy"))
-        pages = PagesThread(session, run, heeds_runs=False)
-        pages._on_state(client, given)
+        pages = StudyPages("toy", MemoryJournal, flow_run=run, say=print)
+        pages._heed(client)
         state = client.read_flow_run(run).state
         assert state is not None and state.is_paused() and state.name == "Suspended"
         assert state.state_details.pause_timeout is None and state.state_details.pause_reschedule
         assert "`hpo resume`" in str(state.message)
         with pytest.raises(Pause):
             pages.on_tick()
+
+
+def test_a_run_that_was_taken_for_dead_is_running_again(prefect_api: dict[str, str]) -> None:
+    """The server was away for long, and took heartbeats that it missed for heartbeats that were not sent."""
+    with SyncPrefectClient(
+        prefect_api["PREFECT_API_URL"], auth_string=prefect_api["PREFECT_API_AUTH_STRING"]
+    ) as client:
+        run = client.create_flow_run(Flow(lambda: None, name="silent"), state=Running()).id
+        pages = StudyPages("toy", MemoryJournal, flow_run=run, say=print)
+        for ended in (False, True):
+            client.set_flow_run_state(run, Crashed(), force=True)
+            if ended:
+                pages.close()
+            pages._heed(client)
+            state = client.read_flow_run(run).state
+            assert state is not None and state.is_running() is not ended, "an end is left as it is"

@@ -20,8 +20,8 @@ from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import GangSizes
 from hpo_core.views.device_use import granted_words
+from hpo_core.views.states import trial_story
 from hpo_core.views.summary import summarize
-from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 16}

@@ -13,10 +13,9 @@ import pytest
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import Entry
 from hpo_core.model.hops import Visit
-from hpo_core.report.hop_lanes import hop_figure, hop_tables, units_of
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
-from hpo_core.report.timelines import jobs_over_time
+from hpo_core.report.timelines import hop_figure, hop_tables, jobs_over_time, units_of
 from hpo_core.report.trials_table import embedded_trials
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.formatting import byte_count
@@ -31,7 +30,7 @@ from hpo_core.views.hop_views import (
     visit_lines,
     worker_uses,
 )
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 from tests.report.test_report import World, html
 

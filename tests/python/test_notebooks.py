@@ -23,8 +23,7 @@ from rich.console import Console
 import hpo_core as hpo
 from docs.hooks.notebooks import NOTEBOOKS, ROOT, cleaned, executed
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.report.notebook_cells import study_cell
-from hpo_core.report.pictures import search_picture
+from hpo_core.report.pictures import search_picture, study_cell
 from hpo_flows import python_progress
 from hpo_flows.progress import PlainLines
 from hpo_flows.python_progress import Cell, ShownProgress, notebook_shell
@@ -328,11 +327,9 @@ SHAPES = {
 def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
     changes, words = SHAPES[shape]
     study = played(**changes)
-    svg = search_picture(study, themed=False)
+    svg = search_picture(study)
     assert svg is not None and words in svg
-    assert "prefers-color-scheme" not in svg and "#fff" not in svg and "#1f2933" not in svg
-    themed = search_picture(study)
-    assert themed is not None and "prefers-color-scheme" in themed
+    assert "#fff" not in svg and "#1f2933" not in svg
     page = Tags(study_cell(study))
     assert ("Pareto front:" in page.words) == (shape == "a front")
 

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.report.device_figures import device_table
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
-from hpo_core.report.timelines import device_table
 from tests.report.packed_study import packed_study
 from tests.report.test_report import ASHA, World, html
 
@@ -45,7 +45,7 @@ def test_table_counts_what_the_journal_holds(series: Series) -> None:
     assert sum(use.failed for use in uses) == sum(isinstance(e, AttemptFailed) for e in events) > 0
     assert html(device_table(series)).count("<tr>") == 1 + len(uses)
     page = render(series)
-    assert 'data-csv="packed-gpus-devices.csv"' in page and "packing fill, compute oversubscribed 1.5 (A100)" in page
+    assert 'data-csv="packed-gpus-devices.csv"' in page and "packing fill, oversubscribe A100 1.5" in page
     assert "utilization" not in [label for label, _, _ in key_numbers(series)], "slots are jobs to choose from here"
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 
 from hpo_core.model.events import JobCompleted, JobGranted
-from hpo_core.report.grid_map import GridCells, grid_figures
+from hpo_core.report.curves import GridCells, grid_figures
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.views.grid_states import grid_points
+from hpo_core.views.states import grid_points
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 
@@ -48,8 +48,7 @@ def test_two_parameters_are_the_axes_of_both_maps() -> None:
     assert cells(states).count(2) == len(events) == sum(isinstance(event, JobCompleted) for event in events)
     assert cells(states).count(1) == len(series.study.state.placed) == len(series.study.state.running) - 2 > 0
     assert states.title == f"The grid: {_counted(states)}"
-    assert states.layout["xaxis"]["ticktext"][0] == "0.0001" and states.layout["yaxis"]["ticktext"] == [
-        "64", "128", "256", "512"]  # fmt: skip
+    assert states.data[0]["x"][0] == "0.0001" and states.data[0]["y"] == ["64", "128", "256", "512"]
     best = min(value for value in cells(maps["grid-metric"]) if value is not None)
     assert sum(value is not None for value in cells(maps["grid-metric"])) == len(events)
     text = cells(maps["grid-metric"], "text")[cells(maps["grid-metric"]).index(best)]
@@ -66,23 +65,23 @@ def _counted(figure: Figure) -> str:
     return ", ".join(f"{count} {word}" for count, word in words if count)
 
 
-def test_a_third_parameter_makes_panels_and_a_fourth_is_summed() -> None:
+def test_a_third_parameter_divides_the_columns_and_a_fourth_is_summed() -> None:
     series = played("width", "lr", "opt", "decay", lr=5, decay=2, reports=60, failures=0)
     maps = drawn(series)
     states = maps["grid-states"]
-    assert len([trace for trace in states.data if trace["type"] == "heatmap"]) == 3
-    assert [note["text"] for note in states.layout["annotations"]][2] == "<b>opt = &lt;lamb&gt;</b>"
+    thirds, firsts = states.data[0]["x"]
+    assert list(dict.fromkeys(thirds)) == ["sgd", "adam", "&lt;lamb&gt;"] and firsts[:5] * 3 == firsts
     assert len(cells(states)) == 60 and "A cell holds all values of decay" in states.caption
     summed = [text for text in cells(states, "text") if text.startswith("1 in progress, 1 complete")]
     assert all("trial" not in text for text in summed)
     known = GridCells(series.study.spec.search_space().parameters, grid_points(series.study))
-    assert (known.across.name, known.up.name, known.panel.name, known.summed) == ("lr", "width", "opt", ["decay"])
+    assert (known.names, known.summed) == (["lr", "width", "opt"], ["decay"])
 
 
 def test_one_parameter_is_one_row_and_nothing_to_compare_draws_no_metric() -> None:
     series = played("width", reports=1, failures=0)
     maps = drawn(series)
-    assert maps["grid-states"].layout["yaxis"]["ticktext"] == [""] and "grid-metric" not in maps
+    assert maps["grid-states"].data[0]["y"] == [""] and "grid-metric" not in maps
     assert len(cells(maps["grid-states"])) == 4
     before = played("width", "opt", reports=0)
     assert before.trials == [] or all(isinstance(t.granted, JobGranted) for t in before.trials)

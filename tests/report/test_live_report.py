@@ -13,8 +13,8 @@ import pytest
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import StudyNotFoundError
-from hpo_core.report import live
-from hpo_core.report.live import LiveReport
+from hpo_core.report import study_page
+from hpo_core.report.study_page import LiveReport
 from tests.cli.test_console import played
 from tests.methods import spec_of
 from tests.report.test_report import World
@@ -38,7 +38,7 @@ def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) ->
 
 
 def test_it_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "SECONDS", 0.01)
+    monkeypatch.setattr(study_page, "LIVE_SECONDS", 0.01)
     world, page = World(failing=False), tmp_path / "report.html"
     thread = threading.Thread(target=LiveReport(world.journal, "digits-mlp", page, folder=tmp_path).follow, daemon=True)
     thread.start()

@@ -126,11 +126,6 @@ def html(*parts: Section | None) -> str:
     return "".join(card(part) for part in parts if part is not None)
 
 
-def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
-    """By rung: trials that went on, that will, other finite results, and those that diverged or were abandoned."""
-    return [(band.went, band.waiting, band.stayed, band.lost) for band in series.bands.all]
-
-
 def written(world: World, path: Path) -> str:
     series = read_series(world.entries())
     for figure in figures(series):
@@ -220,21 +215,17 @@ def test_no_row_holds_two_attempts_at_once(played: World) -> None:
         assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(bars))
 
 
-def test_rungs_count_every_trial_once(played: World) -> None:
-    series, _ = told(played)
-    rows = rung_table(series)
-    rungs = played.study.method.rungs()
-    assert [sum(row) for row in rows] == [rung.results for rung in rungs]
-    assert [row[0] for row in rows] == [rung.promoted for rung in rungs]
-    assert [row[1] for row in rows] == [rung.waiting for rung in rungs]
-    assert rows[0][0] + rows[0][1] + rows[0][2] + rows[0][3] == 60
+def test_the_funnel_holds_every_result_once(played: World) -> None:
+    _, drawn = told(played)
+    (funnel,) = drawn["rungs"].data
+    known = [rung for rung in played.study.method.rungs() if rung.results]
+    assert funnel["x"] == [rung.results for rung in known] and funnel["y"] == [f"{rung.level:,}" for rung in known]
 
 
-def test_candidates_are_told_apart_while_it_runs() -> None:
+def test_a_study_that_a_person_halted_says_why() -> None:
     world = World(slots=12).play(40)
     world.study.stop("enough for today")
     series, _ = told(world)
-    assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
     assert next_command(series.study) == "hpo resume digits-mlp"
     assert "enough for today" in render(series) and ">halted<" in render(series)
 
@@ -268,15 +259,17 @@ def test_importances_come_from_the_lowest_rung_with_enough_results(played: World
     assert f"{found.results} results at resource 1 alone" in drawn["importances"].caption
 
 
-def test_parallel_coordinates_hold_logarithms_categories_and_inactive_parameters(played: World) -> None:
+def test_parallel_coordinates_hold_logarithms_and_categories(played: World) -> None:
     series, drawn = told(played)
     axes = {axis["label"]: axis for axis in drawn["parallel"].data[0]["dimensions"]}
-    assert axes["learning_rate"]["range"] == [-5, 0]
-    assert axes["optimizer"]["ticktext"] == ["sgd", "adam", "rmsprop"]
-    assert axes["momentum"]["ticktext"][0] == "off"
-    off = axes["momentum"]["tickvals"][0]
-    shown = [trial for trial in series.trials if trial.loss is not None]
-    assert sum(at == off for at in axes["momentum"]["values"]) == sum("momentum" not in t.params for t in shown)
+    trials = [trial for trial in series.trials if trial.results]
+    assert axes["learning_rate"]["values"] == [
+        pytest.approx(math.log10(trial.params["learning_rate"]), rel=1e-4) for trial in trials
+    ]
+    choices = ["sgd", "adam", "rmsprop"]
+    assert axes["optimizer"]["ticktext"] == choices
+    assert axes["optimizer"]["values"] == [choices.index(trial.params["optimizer"]) for trial in trials]
+    assert "momentum" not in axes and "Parameters that not all trials use are left out" in drawn["parallel"].caption
     colors, values = drawn["parallel"].data[0]["line"]["color"], axes["val_loss"]["values"]
     assert colors == [-value for value in values]  # the best is the largest, so it lies on top
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.model.events import CeilingRaised, JobCompleted
+from hpo_core.model.events import CeilingRaised
+from hpo_core.report.ladder import rung_section
 from hpo_core.report.series import Series, read_series
-from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
+from hpo_core.report.study_page import course, failure_rows, head, key_numbers, render
 from hpo_core.report.style import Figure
 from tests.methods import SEARCHES, spec_of
-from tests.report.test_report import SPACE, World, events, html, rung_table, told, written
+from tests.report.test_report import SPACE, World, events, html, told, written
 from tests.views.test_rungs_view import HUNDRED
 
 LADDER: dict[str, Any] = {"configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -43,24 +44,18 @@ def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
     page = written(world, tmp_path)
     assert any(title in page for title in ("Climbing the rungs", "Trials over time", "Fitness of the population"))
     series, _ = told(world)
-    state = world.study.state
-    assert sum(map(sum, rung_table(series))) == state.completed_jobs + state.abandoned_trials
-    assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
+    assert sum(len(band.results) for band in series.bands.all) == world.study.state.completed_jobs
 
 
-def test_each_bracket_has_its_own_bars(own: Drawn) -> None:
-    world, series, drawn = own
-    labels = drawn["rungs"].layout["yaxis"]["ticktext"]
-    assert labels == [
-        "Rung 0 (1)", "Rung 1 (3)", "Rung 2 (9)", "Rung 3 (27)",
-        "Rung 0 (3)", "Rung 1 (9)", "Rung 2 (27)", "Rung 0 (9)", "Rung 1 (27)",
-    ]  # fmt: skip
-    heights = drawn["rungs"].layout["yaxis"]["tickvals"]
-    assert heights[0] > heights[4] > heights[7] and len(set(heights)) == 9, "the first bracket is on top"
-    headings = [note["text"] for note in drawn["rungs"].layout["annotations"]]
+def test_each_bracket_has_its_own_funnel_and_heading(own: Drawn) -> None:
+    world, _, drawn = own
+    counts: dict[int | None, list[int]] = {}
+    for rung in world.study.method.rungs():
+        counts.setdefault(rung.bracket, []).append(rung.results)
+    assert [trace["x"] for trace in drawn["rungs"].data] == list(counts.values())
+    assert [trace["y"][0] for trace in drawn["rungs"].data] == ["1", "3", "9"]
+    headings = [note["text"] for note in drawn["ladder"].layout["annotations"]]
     assert headings == [f"<b>Bracket {s}: trials start at {3**s}</b>" for s in range(3)]
-    assert [sum(row) for row in rung_table(series)] == [rung.results for rung in world.study.method.rungs()]
-    assert headings == [note["text"] for note in drawn["ladder"].layout["annotations"]]
 
 
 def test_trials_climb_in_the_panel_of_their_bracket(own: Drawn) -> None:
@@ -80,31 +75,20 @@ def test_trials_climb_in_the_panel_of_their_bracket(own: Drawn) -> None:
     assert seen == {0, 1, 2}
 
 
-def test_the_table_of_brackets_says_what_each_took_and_brought(own: Drawn) -> None:
-    _, series, _ = own
-    unlabelled = re.sub(' data-label="[^"]*"', "", html(brackets(series)))
-    for bracket in range(3):
-        trials = [trial for trial in series.trials if trial.bracket == bracket]
-        units, results = sum(t.resource for t in trials), sum(len(t.results) for t in trials)
-        cells = [bracket, 3**bracket, len(trials), results, units]
-        assert "<tr>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) in unlabelled
-    assert "<th>bracket</th>" in html(top_trials(series))
-    one = read_series(World().play().entries())
-    assert html(brackets(one)) == "" and "<th>bracket</th>" not in html(top_trials(one))
+def test_the_table_of_rungs_is_that_of_the_terminal(own: Drawn) -> None:
+    world, series, _ = own
+    plain = re.sub(r' data-label="[^"]*"| class="n"', "", html(rung_section(series)))
+    assert plain.count("<tr>") == 1 + len(world.study.method.rungs()) and "<th>bracket</th>" in plain
+    for rung in world.study.method.rungs():
+        cells = [rung.bracket, rung.rung, rung.level, f"{rung.results} of {rung.expected}"]
+        assert "".join(f"<td>{cell}</td>" for cell in cells) in plain.replace("<td>finished</td>", "")
 
 
-def test_shared_rungs_say_who_began_where() -> None:
-    world = World(search=SHARED).play()
-    series, drawn = told(world)
-    assert [len(ladder.rungs) for ladder in series.bands.ladders] == [4]
-    words = drawn["rungs"].data[-1]["text"]
-    for bracket in range(3):
-        began = sum(trial.bracket == bracket for trial in series.trials)
-        assert f"; {began} began here" in words[bracket]
-    assert "began" not in words[3]
-    assert "share these rungs" in drawn["rungs"].caption
-    assert "All brackets share their rungs" in html(brackets(series))
-    assert [sum(row) for row in rung_table(series)] == [rung.results for rung in world.study.method.rungs()]
+def test_shared_rungs_say_where_trials_enter() -> None:
+    series, drawn = told(World(search=SHARED).play())
+    assert [len(ladder.rungs) for ladder in series.bands.ladders] == [4] and len(drawn["rungs"].data) == 1
+    words = "All brackets share their rungs; their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2)."
+    assert words in html(rung_section(series))
 
 
 @pytest.mark.slow
@@ -113,9 +97,7 @@ def test_a_hundred_brackets_are_drawn_by_shape(tmp_path: Path) -> None:
     series, drawn = told(world)
     assert len(series.bands.all) == 15 and len(series.bands.ladders) == 5
     assert drawn["rungs"].layout["height"] < 900 and drawn["ladder"].layout["height"] < 1800
-    done = world.study.method.rungs()
-    assert sum(map(sum, rung_table(series))) == sum(rung.results for rung in done)
-    assert html(brackets(series)).count("<tr>") == 1 + 5
+    assert html(rung_section(series)).count("<tr>") == 1 + 15
     written(world, tmp_path)
 
 
@@ -125,8 +107,7 @@ def test_closed_rungs_and_openings_are_drawn() -> None:
     raised = events(world, CeilingRaised)
     closed = [rung for rung in world.study.method.rungs() if not rung.is_open]
     assert raised and closed, "this world opens some rungs and not all"
-    words = drawn["rungs"].data[-1]["text"]
-    assert [text.strip() for text in words].count("closed") == len(closed)
+    assert html(rung_section(series)).count(">closed<") == len(closed)
     assert f"ceiling {raised[-1].level} of 243" in head(series, {})
     notes = drawn["ladder"].layout["annotations"]
     assert [note["text"] for note in notes] == [f"rung {event.rung} opens" for event in raised]
@@ -141,23 +122,10 @@ def test_closed_rungs_and_openings_are_drawn() -> None:
         assert f"trial {event.trial} came to place {event.place}, where rung {event.rung - 2} had" in table
 
 
-def test_results_under_a_ceiling_are_not_called_dropped() -> None:
-    world = World(search=PASHA).play()
-    series, drawn = told(world)
-    assert any(trace["name"] == "reached the ceiling" for trace in drawn["rungs"].data)
-    at = next(k for k, band in enumerate(series.bands.all) if band.kind == "ceiling")
-    dropped = next(trace for trace in drawn["rungs"].data if trace["name"] == "not promoted")
-    assert dropped["x"][at] == 0 and "reached the ceiling" in drawn["rungs"].data[-1]["text"][at]
-
-
 def test_the_stopping_variant_is_told_in_its_own_words() -> None:
-    world = World(search=STOPPING).play()
-    _, drawn = told(world)
-    names = {trace.get("name") for trace in drawn["rungs"].data}
-    assert {"went on", "stopped"} <= names and not names & {"promoted", "not promoted"}
-    stopped = next(trace for trace in drawn["rungs"].data if trace["name"] == "stopped")
-    diverged = sum(event.loss is None for event in events(world, JobCompleted))
-    assert sum(stopped["x"]) == sum(t.stopped is not None for t in world.study.state.trials) - diverged
+    series, drawn = told(World(search=STOPPING).play())
+    head = html(rung_section(series))
+    assert "<th>went on</th>" in head and "<th>stopped</th>" in head and "promoted" not in head
     assert "goes on at once, or is stopped" in drawn["ladder"].caption
 
 

@@ -68,7 +68,7 @@ def test_a_row_for_each_parameter_that_changed(played: Series) -> None:
     changed = [name for name in SPACE if name in found.names and len(found.values(name)) > 1]
     assert len(lines) == len(changed) >= 3
     rate = lines[changed.index("learning_rate")]
-    steps = [(a, b, 10**y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
+    steps = [(a, b, y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
     assert steps == [
         (start, end, pytest.approx(value, rel=1e-4)) for start, end, value in found.values("learning_rate")
     ]

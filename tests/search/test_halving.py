@@ -9,7 +9,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.model.events import TrialStopped
 from hpo_core.search.sha import Tournament, sizes_of
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import facts
 

@@ -8,7 +8,6 @@ import json
 import re
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
@@ -188,15 +187,6 @@ def test_words_name_who_goes_first() -> None:
     )
     words = standing_of(mine, others).words
     assert "0 of 4 slots" in words and "high goes first by priority" in words
-
-
-def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
-    from hpo_flows.prefect_pages.artifacts import StudyArtifacts
-
-    study = Study.create(make_spec(share=True, **SHARED))
-    artifacts = StudyArtifacts(study, uuid4(), began=0.0, pool=lambda: "pool p: 2 of 8 slots")
-    assert "pool p: 2 of 8 slots" in artifacts._shown()["study"][1]
-    assert "pool" not in StudyArtifacts(study, uuid4(), began=0.0, pool=str)._shown()["study"][1]
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, TrialAbandoned
 from hpo_core.replay.audit import audit
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from hpo_flows.command import app
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import facts

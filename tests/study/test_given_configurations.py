@@ -14,7 +14,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.conftest import World, fresh, make_spec
 from tests.methods import spec_of
 

@@ -22,7 +22,7 @@ from hpo_core.model.events import (
     TrialCreated,
 )
 from hpo_core.model.trial import Checkpoint
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.conftest import World, completed, failed, fresh, make_spec
 
 

@@ -17,7 +17,7 @@ from hpo_core.simulation import AnalyticCurves, Simulation
 from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from hpo_flows.command import app
 
 PLAIN: dict[str, Any] = {

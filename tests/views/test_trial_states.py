@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.cli.test_console import hpo, played
 from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, spec_of

@@ -17,7 +17,7 @@ from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_runs import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.trial_story import trial_story
+from hpo_core.views.states import trial_story
 from tests.golden.make import FOLDER
 
 

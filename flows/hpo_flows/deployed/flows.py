@@ -13,16 +13,15 @@ from pydantic import Field
 
 from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec import StudySpec
 from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import (
-    FormCluster,
     FormPart,
     Seed,
     StudyForm,
     StudyName,
     TrialNumber,
     study_of,
-    with_changes,
 )
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import (
@@ -44,7 +43,6 @@ class TuneFileForm(FormPart):
     seed: Seed | None = Field(
         default=None, description="All draws and all training seeds follow from it. Empty: the file's."
     )
-    cluster: FormCluster | None = Field(default=None, description="Where jobs train; as usual: as the file says.")
 
 
 @form_flow("tune-file")
@@ -55,9 +53,8 @@ def tune_file(form: TuneFileForm) -> State[Any]:
     path = Path(form.file)
     stem = path.parent.name if path.stem == "study" and path.parent.name else path.stem  # most are called study.yaml
     name = form.name or dated_name(stem, run)
-    cluster = None if form.cluster is None else form.cluster.model_dump(mode="json")
-    spec = with_changes(permissions.load(form.file), name, permissions, seed=form.seed, cluster=cluster)
-    return begin("tune", run, spec)
+    changes = {"study": name} | ({} if form.seed is None else {"seed": form.seed})
+    return begin("tune", run, StudySpec.from_plain(permissions.load(form.file).plain() | changes, "form"))
 
 
 class ResumeForm(FormPart):

@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.settings import Part
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
@@ -27,25 +26,12 @@ TrialNumber = Annotated[int, Field(ge=0)]
 Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 
 
-class ClusterOfFile(Part):
-    """The cluster of a study file of the deployment, and nothing else of it: Slurm.
-
-    What they need (lines of a job script, images) runs code there, so it is written by who writes the study files.
-    """
-
-    kind: Literal["file"] = "file"
-    file: str = Field(description="The study file.")
-
-
-FormCluster = Annotated[
-    LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec | ClusterOfFile, Field(discriminator="kind")
-]
-
+# Slurm needs lines of a job script, which run code there: it stands in study files alone
+FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
 _OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
     ("StudyForm", "objective"): (lambda: Permissions.of_environment().known_objectives(), ""),
     ("TuneFileForm", "file"): (lambda: Permissions.of_environment().study_files(), "(HPO_STUDY_FOLDER holds none)"),
-    ("ClusterOfFile", "file"): (lambda: Permissions.of_environment().study_files(), "(HPO_STUDY_FOLDER holds none)"),
     ("AddressClusterSpec", "address"): (
         lambda: [one for one in Permissions.of_environment().clusters if "://" in one],
         "(HPO_ALLOWED_CLUSTERS lists none)",
@@ -119,8 +105,8 @@ _WORDS = {
     "metric": "What is optimized.",
     "space": "Hyperparameters: a row for each in the list of its type; a study needs one at least.",
     "sampler": "Proposes configurations; those named ...Sampler are Optuna's.",
-    "cluster": "Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the "
-    "cluster of a study file (Slurm).",
+    "cluster": "Where jobs train: on the machine that runs this, or on a Dask cluster that runs already; for Slurm "
+    "see tune-file.",
 }
 _FOLDER = (
     "Folder of the partitions: below the deployment's folder of data (HPO_DATA_FOLDER), or where it has none, of study "
@@ -135,7 +121,7 @@ class _Settings(StudySpec):
     """A study file on the form: without the folders that code is imported from, which are the worker's."""
 
     name: StudyName | None = Field(default=None, description='Name of the study. Empty: "study" with date and time.')
-    cluster: FormCluster = LocalClusterSpec()  # type: ignore[assignment]
+    cluster: FormCluster = LocalClusterSpec()
 
 
 @cache
@@ -183,43 +169,6 @@ class StudyForm(FormPart):
                          "required": ["objective", "search", "metric", "space"]}  # fmt: skip
 
 
-def cluster_of(given: Mapping[str, Any] | None, permissions: Permissions) -> dict[str, Any]:
-    """The setting of a study file that a filled cluster stands for; none where nothing was chosen.
-
-    Raises:
-        NotAllowedError: it is that of a file which is not allowed.
-        SpecError: it is no cluster.
-    """
-    if given is None:
-        return {}
-    if given.get("kind") != "file":
-        return {"cluster": dict(given)}
-    try:
-        chosen = ClusterOfFile.model_validate(given)
-    except ValidationError as error:
-        raise SpecError(explain(error, "form: cluster", given, {}, whole=ClusterOfFile)) from None
-    return {"cluster": permissions.load(chosen.file).plain()["cluster"]}
-
-
-def with_changes(
-    spec: StudySpec,
-    name: str,
-    permissions: Permissions,
-    *,
-    seed: int | None = None,
-    cluster: Mapping[str, Any] | None = None,
-) -> StudySpec:
-    """A study under another name, and perhaps with another seed and on another cluster.
-
-    Raises:
-        NotAllowedError: the deployment's settings forbid it.
-    """
-    changes = {"study": name} | ({} if seed is None else {"seed": seed}) | cluster_of(cluster, permissions)
-    made = StudySpec.from_plain(spec.plain() | changes, "form")
-    permissions.check(made)
-    return made
-
-
 def study_of(form: StudyForm, name: str, permissions: Permissions) -> StudySpec:
     """The study that a form describes.
 
@@ -229,7 +178,6 @@ def study_of(form: StudyForm, name: str, permissions: Permissions) -> StudySpec:
     """
     given = dict(form.model_extra or {})
     given |= {"study": name, "pythonpath": [str(folder) for folder in permissions.import_folders]}
-    given |= cluster_of(given.get("cluster"), permissions)
     spec = StudySpec.from_plain({key: value for key, value in given.items() if key != "name"}, "form")
     folder = permissions.data_folder or permissions.folder
     made = spec if folder is None else spec.beside(folder)

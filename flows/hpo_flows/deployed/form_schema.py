@@ -51,7 +51,6 @@ _TITLES = {name: settings.title for name, settings in BY_NAME.items() if setting
     "local": "Local workers",
     "address": "Dask scheduler",
     "local_cuda": "GPUs of this machine",
-    "file": "Of a study file",
 }
 _NUMBERS = ("integer", "number")
 

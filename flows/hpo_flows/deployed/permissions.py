@@ -366,31 +366,25 @@ def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _data_values(spec: StudySpec) -> set[str]:
-    """Every text that the parameter ``data`` of a study, or one in the group ``data``, can be."""
-    found: list[Any] = []
-    for name, parameter in spec.space.items():
-        found += getattr(parameter, "choices", ()) if _is_data(name) else ()
-    configurations: list[dict[str, Any]] = []
-    if (record := spec.search.record()) is not None:
-        configurations += record.params
-    if spec.warm_start is not None:
-        configurations += spec.warm_start.proposals or []
-    configurations += [*spec.start_with, spec.constants]
-    found += [value for params in configurations for name, value in params.items() if _is_data(name)]
-    texts: set[str] = set()
-    while found:
-        value = found.pop()
+    """Every text below a key ``data``, or one of the group ``data``, in what a study trains with."""
+    found: set[str] = set()
+
+    def walk(value: Any, inside: bool) -> None:
         if isinstance(value, dict):
-            found += value.values()
+            for name, one in value.items():
+                walk(one, inside or name == DATA or name.startswith(f"{DATA}."))
         elif isinstance(value, list | tuple):
-            found += value
-        elif isinstance(value, str) and value:
-            texts.add(value)
-    return texts
+            for one in value:
+                walk(one, inside)
+        elif inside and isinstance(value, str) and value:
+            found.add(value)
 
-
-def _is_data(name: str) -> bool:
-    return name == DATA or name.startswith(f"{DATA}.")
+    choices = {name: getattr(one, "choices", ()) for name, one in spec.space.items()}
+    proposals = (spec.warm_start and spec.warm_start.proposals) or []
+    record = spec.search.record()
+    recorded = [] if record is None else record.params
+    walk([choices, *recorded, *proposals, *spec.start_with, spec.constants], False)
+    return found
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import psutil
 import yaml
 
 import hpo_flows
@@ -20,7 +20,7 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
-from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -28,10 +28,6 @@ DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefe
 """Part of the package: containers install a wheel, and have no checkout."""
 POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
-
-
-_DOORS = ("command", "env", "working_dir")
-"""Settings of a process that a run must not choose."""
 
 
 class DeployError(HpoError):
@@ -63,13 +59,12 @@ def deploy(file: Path | None = None) -> Registered:
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
-    described = _described(file)
-    _make_pool(json.loads(POOL_TEMPLATE.read_text()))
-    with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
-        made = Path(folder) / "prefect.yaml"
-        made.write_text(yaml.safe_dump(described))
-        _prefect_deploy(file, made, environment)
-    return _registered([one["name"] for one in described["deployments"]])
+    _make_pool()
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+    done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
+    return _registered([one["name"] for one in yaml.safe_load(file.read_text())["deployments"]])
 
 
 def _registered(names: list[str]) -> Registered:
@@ -97,35 +92,14 @@ def _registered(names: list[str]) -> Registered:
     )
 
 
-def _described(file: Path) -> dict[str, Any]:
-    """Read a ``prefect.yaml``.
+def start_worker() -> int:
+    """Run a worker of the pool until told to end; returns its exit code.
 
-    Raises:
-        DeployError: it lists no deployments.
-    """
-    try:
-        found = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DeployError(f"{file} cannot be read ({' '.join(str(error).split())}); see {DEPLOYMENTS}.") from None
-    if not isinstance(found, dict) or not isinstance(found.get("deployments"), list):
-        raise DeployError(f"{file} has no list `deployments`; write it as in {DEPLOYMENTS}.")
-    return found
-
-
-def _prefect_deploy(file: Path, made: Path, environment: dict[str, str]) -> None:
-    """Have Prefect register what ``made`` says, in the folder of the file that it was made of."""
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(made)]
-    done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-
-
-def start_worker() -> None:
-    """Become a worker of the pool: this process is replaced by that of ``flows/hpo_flows/deployed/worker.py``.
+    Told to end, the worker is killed: its flow processes then halt their studies by themselves, and are waited for.
 
     Raises:
         PrefectServerError: no API answers.
-        NotAllowedError: the pool is not there, gives too much away, or nothing is allowed to run.
+        NotAllowedError: nothing is allowed to run.
     """
     _need_api()
     environment = settled_environment()
@@ -134,12 +108,31 @@ def start_worker() -> None:
             "HPO_ALLOWED_OBJECTIVES is not set, so every run would be refused. Name the packages whose training "
             "functions may be run, for example HPO_ALLOWED_OBJECTIVES=my_models."
         )
-    _check_pool()
+    _make_pool()
+    # begun in the background of a script they would be ignored here, and by all that is started from here
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     command = [sys.executable, "-m", "hpo_flows.deployed.worker", POOL]
-    # begun in the background of a script it would inherit an ignored SIGINT, and so would all that it starts
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    sys.stdout.flush()
-    os.execve(sys.executable, command, environment)
+    worker = subprocess.Popen(command, env=environment, start_new_session=True)
+    flows: list[psutil.Process] = []
+    try:
+        return worker.wait()
+    except KeyboardInterrupt:
+        flows = psutil.Process(worker.pid).children()
+        print(f"Ending: {len(flows)} runs halt, which may take {GRACE_SECONDS:.0f} s.", flush=True)
+        return 0
+    finally:
+        worker.kill()
+        deadline = time.monotonic() + GRACE_SECONDS  # they kill themselves then
+        while any(map(_is_alive, flows)) and time.monotonic() < deadline:
+            time.sleep(CHECK_SECONDS)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE  # nobody reaps in a container whose first process this is
+    except psutil.Error:
+        return False
 
 
 def settled_environment() -> dict[str, str]:
@@ -181,11 +174,16 @@ def _need_api() -> None:
     check_api(api)
 
 
-def _make_pool(template: dict[str, Any]) -> None:
+def _make_pool() -> None:
+    """Make the work pool, or set its template right.
+
+    With Prefect's own template, whoever starts a run chooses its command and environment.
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
     from prefect.exceptions import ObjectNotFound
 
+    template = json.loads(POOL_TEMPLATE.read_text())
     with get_client(sync_client=True) as client:
         try:
             client.read_work_pool(POOL)
@@ -193,27 +191,3 @@ def _make_pool(template: dict[str, Any]) -> None:
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
         else:
             client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template))
-
-
-def _check_pool() -> None:
-    """A pool with Prefect's own template lets whoever starts a run choose its command and environment.
-
-    One whose job has a mapping ``env`` does so too, even where no variable of the template names it: Prefect's worker
-    (3.8.8) merges the environment of a run's job variables into it.
-    """
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import ObjectNotFound
-
-    with get_client(sync_client=True) as client:
-        try:
-            pool = client.read_work_pool(POOL)
-        except ObjectNotFound:
-            raise NotAllowedError(f"There is no work pool {POOL!r} yet; `hpo deploy` makes it.") from None
-    job = pool.base_job_template.get("job_configuration", {})
-    variables = set(pool.base_job_template.get("variables", {}).get("properties", {}))
-    set_by_run = {name for name in _DOORS if name in variables or "{{" in str(job.get(name))}
-    if open_doors := sorted(set_by_run | ({"env"} & job.keys())):
-        raise NotAllowedError(
-            f"Work pool {POOL!r} lets a run set {', '.join(open_doors)}, and with them run any code. "
-            "`hpo deploy` sets it right."
-        )

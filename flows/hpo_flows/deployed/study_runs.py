@@ -8,51 +8,42 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import msgspec
+from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 
 from hpo_core.home import Home
-from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_flows.deployed.flow_run import drive
+from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
-from hpo_flows.prefect_pages.flow_states import end_state, failed
+from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.study_flow import drive
 
 _FOLDER = "flow-runs"
 
 
-class RunMarker(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow run's note of its study."""
+def noted(folder: Path, run: UUID) -> int | None:
+    """The number that a flow run noted beside its study when it was here first; None: it was not.
 
-    began: bool = False
-    """It began the study, and did not find it."""
-    owner: Owner | None = None
-    """Owner of the study's last process."""
-    configs: int | None = None
-    """As many configurations as will have been asked for, beyond the study's own, once its wish is fulfilled."""
-
-
-def read_marker(folder: Path, run: UUID) -> RunMarker | None:
-    """None if the run was not here before."""
+    It is how many configurations, beyond the study's own, will have been asked for once the run's wish is fulfilled.
+    """
     try:
-        return msgspec.json.decode((folder / _FOLDER / f"{run}.json").read_bytes(), type=RunMarker)
-    except (OSError, msgspec.MsgspecError):
+        return int((folder / _FOLDER / str(run)).read_text())
+    except (OSError, ValueError):
         return None
 
 
-def write_marker(folder: Path, run: UUID, marker: RunMarker) -> None:
-    """Replace it in one step, durably: the journal's next entry must not outlive it."""
-    path = folder / _FOLDER / f"{run}.json"
-    private_folder(path.parent, below=folder)
-    write_private(path, msgspec.json.encode(marker), durable=True)
+def note(folder: Path, run: UUID, configs: int) -> None:
+    """Note it in one step, durably: the journal's next entry must not outlive it."""
+    place = private_folder(folder / _FOLDER, below=folder)
+    write_private(place / str(run), str(configs).encode(), durable=True)
 
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
@@ -60,65 +51,44 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     home = deployed_home()
     Permissions.of_environment().check(spec)
     folder = home.study_folder(spec.study)
-    marker = read_marker(folder, run.id)
-    if marker is not None and marker.began:
+    if noted(folder, run.id) is not None:
         try:
             return drive_to_end(resumed(spec.study, run.id, 0, take_over=False), action)
         except StudyNotFoundError:
-            pass  # it ended between its marker and the study's first entry
-    session = Session(home, spec.study, spec=spec)
-    _leave_marker(session, folder, run.id, RunMarker(began=True, owner=session.owner))
-    return drive_to_end(session, action)
+            pass  # it ended between its note and the study's first entry
+    return drive_to_end(_noting(Session(home, spec.study, spec=spec), run.id, 0), action)
 
 
 def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
     """Claim a recorded study for a flow run that may have been here before.
 
     Raises:
-        StudyBusyError: somebody else drives it. Only what a former process of this run still holds is taken over
-            unasked, and ``take_over`` is heeded the first time: the run may be retried long afterwards.
+        StudyBusyError: somebody else drives it. ``take_over`` is heeded the first time: the run may be retried long
+            afterwards.
     """
     home = deployed_home()
-    folder = home.study_folder(study)
-    known = read_marker(folder, run)
-    marker = known or RunMarker()
     try:
         asked = recorded_study(study).state.extra_configs
     except StudyNotFoundError as error:
         raise StudyNotFoundError(
             f"{error} A run that ended before its study began is to be retried, not resumed."
         ) from None
-    target = asked + configs if marker.configs is None else marker.configs
-    extend = max(0, target - asked)
+    before = noted(home.study_folder(study), run)
+    target = asked + configs if before is None else before
     try:
-        session = Session(home, study, force=take_over and known is None, extend=extend)
-    except StudyBusyError:
-        with closing(home.open_journal()) as journal:
-            owner = journal.info(study).owner
-        if owner is None or owner != marker.owner:
-            raise StudyBusyError(_busy_words(study, owner)) from None
-        session = Session(home, study, force=True, extend=extend)
-    left = msgspec.structs.replace(marker, owner=session.owner, configs=target)
-    _leave_marker(session, folder, run, left)
-    return session
+        session = Session(home, study, force=take_over and before is None, extend=max(0, target - asked))
+    except StudyBusyError as error:
+        raise StudyBusyError(f"{error} In the form of `resume` that is take_over.") from None
+    return _noting(session, run, target)
 
 
-def _leave_marker(session: Session, folder: Path, run: UUID, marker: RunMarker) -> None:
+def _noting(session: Session, run: UUID, configs: int) -> Session:
     try:
-        write_marker(folder, run, marker)
+        note(session.folder, run, configs)
     except BaseException:  # nobody else would let the study go
         session.close()
         raise
-
-
-def _busy_words(study: str, owner: Owner | None) -> str:
-    if owner is None:
-        return f"Study {study!r} was let go at this moment; Retry."
-    return (
-        f"Study {study!r} is driven by another run or command (process {owner.pid} on {owner.host}). "
-        "Wait for its end or cancel it; if you know that it is gone, run `resume` with take_over: it can then write "
-        "nothing more."
-    )
+    return session
 
 
 def deployed_home() -> Home:
@@ -134,9 +104,12 @@ def recorded_study(study: str) -> Study:
 
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
+    end_with_worker()
+    session.say = session.warn = get_run_logger().warning
+    session.trackers.say = get_run_logger().info
     with closing(session):
         study = drive(session, action)
-    state = end_state(study, failed, _cure(study))
+    state = end_state(study, _cure(study))
     if not api_is_unreachable():
         with get_client(sync_client=True) as client:
             now = this_flow_run().state

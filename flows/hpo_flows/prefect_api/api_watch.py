@@ -17,7 +17,7 @@ import time
 from prefect.context import FlowRunContext
 from prefect.settings import get_current_settings
 
-from hpo_flows.prefect_api.connection import PrefectServerError, check_api
+from hpo_flows.prefect_api.connection import PrefectServerError, answer_of
 
 ASK_SECONDS = 2.0
 ANSWER_SECONDS = 5.0
@@ -26,8 +26,6 @@ HURRIED_SECONDS = 1.0
 """Longest request once nobody waits for the API any more."""
 END_SECONDS = 3.0
 """Seconds until such a process ends."""
-_ENDING = "end-process"
-_code = 0
 _unreachable = False
 _usual: int | None = None
 
@@ -45,7 +43,7 @@ def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
         return True
     for again in (True, False):
         try:
-            check_api(settings.api.url, seconds)
+            answer_of(settings.api.url, seconds=seconds)
         except PrefectServerError:
             if again:
                 time.sleep(0.5)
@@ -82,18 +80,13 @@ def wait_no_more() -> None:
 
 
 def end_process_soon(code: int) -> None:
-    """End this process soon, whatever Prefect still waits for.
+    """End this process soon, whatever Prefect still waits for."""
 
-    Called twice, the time of the first call counts and the code of the last.
-    """
-    global _code
-    _code = code
-    if not any(thread.name == _ENDING for thread in threading.enumerate()):
-        threading.Thread(target=_end_process, name=_ENDING, daemon=True).start()
+    def end() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
-
-def _end_process() -> None:
-    time.sleep(END_SECONDS)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(_code)
+    timer = threading.Timer(END_SECONDS, end)
+    timer.daemon = True
+    timer.start()

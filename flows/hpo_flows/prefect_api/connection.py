@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import os
 import ssl
+import sys
 import tomllib
 import urllib.error
 import urllib.request
@@ -57,34 +59,40 @@ def _may_be_configured() -> bool:
         return True
 
 
-def check_api(url: str, seconds: float = 10.0) -> None:
-    """Ask whether the configured Prefect API answers, before anything is started.
+def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0) -> int:
+    """HTTP status with which an API answers to this password; 0: by a certificate that only Prefect's client knows.
 
     Raises:
-        PrefectServerError: it does not.
+        PrefectServerError: it does not answer, or is out of order.
     """
+    headers = {} if auth is None else {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"}
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=seconds):
-            return
-    except (OSError, ValueError) as error:
+        asked = urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers)
+        ask = _direct.open if asked.host.partition(":")[0] in ("127.0.0.1", "localhost") else urllib.request.urlopen
+        with ask(asked, timeout=seconds) as answer:
+            return int(answer.status)
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-            return  # somebody answers; whether we may use it, Prefect's client will say
+            return error.code
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
-            return  # a certificate of your own: Prefect's client knows it, this question does not
+            return 0
         raise PrefectServerError(
             f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL; with no API configured "
             f"one is started for the study; {_CURE}"
         ) from None
 
 
-def check_access(url: str) -> None:
-    """Ask whether the configured Prefect API takes the password that the settings give.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def check_api(url: str) -> None:
+    """Ask the configured Prefect API, before anything is started.
 
     Raises:
-        PrefectServerError: it wants one, or another one.
+        PrefectServerError: it does not answer, or does not take the password that the settings give.
     """
     given = os.environ.get("PREFECT_API_AUTH_STRING")
-    if _admits(url, given) is not False:
+    if answer_of(url, given) != 401:
         return
     from prefect.settings import Settings  # takes a second or more, and seldom says more
 
@@ -92,7 +100,7 @@ def check_access(url: str) -> None:
     if api.key is not None:
         return  # Prefect Cloud, which asks otherwise
     given = api.auth_string.get_secret_value() if api.auth_string is not None else None
-    if _admits(url, given) is False:
+    if answer_of(url, given) == 401:
         wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
         raise PrefectServerError(
             f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
@@ -100,18 +108,13 @@ def check_access(url: str) -> None:
         )
 
 
-def _admits(url: str, password: str | None) -> bool | None:
-    # True if it takes this password (None: it takes us without one); None where that is seen later.
-    headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(password.encode()).decode()}
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers), timeout=10
-        ):
-            return True
-    except urllib.error.HTTPError as error:
-        return False if error.code == 401 else None
-    except (OSError, ValueError):
-        return None  # check_api has seen it; what it does later is seen later
+def is_in_flow_run() -> bool:
+    """True if the caller runs in a flow or task of Prefect, which then is imported."""
+    if "prefect" not in sys.modules:
+        return False
+    from prefect.context import FlowRunContext, TaskRunContext
+
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
 def client_environment(folder: Path | None = None) -> dict[str, str]:

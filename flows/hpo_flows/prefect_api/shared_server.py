@@ -13,10 +13,8 @@ included.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
-import http.client
 import json
 import os
 import secrets
@@ -25,7 +23,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import hpo_core
@@ -34,7 +31,7 @@ from hpo_core.model.errors import StorageError
 from hpo_core.security.masking import is_secret_name
 from hpo_core.security.private_files import LockFile, check_tree, open_private, private_folder
 from hpo_flows.guarded_server import OwnPagesOnly, end_process, serve
-from hpo_flows.prefect_api.connection import PrefectServerError, client_environment
+from hpo_flows.prefect_api.connection import PrefectServerError, answer_of, client_environment
 
 START_SECONDS = 120.0
 """Longest start of a server."""
@@ -42,8 +39,6 @@ _LOOK_SECONDS = 0.5
 _CURE = "name a running server in PREFECT_API_URL, or run without Prefect: --no-prefect"
 _OWN = ("PREFECT_", "HPO_", "MLFLOW_")
 """Variables with these prefixes, and secrets, are not passed on to the server: it has settings of its own."""
-
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class SharedServer:
@@ -166,36 +161,30 @@ class SharedServer:
         }
         # where this code is imported from: one folder once installed, two in a checkout
         code = dict.fromkeys(str(Path(str(of.__file__)).parents[1]) for of in (hpo_flows, hpo_core))
-        return inherited | {
-            "PYTHONPATH": os.pathsep.join([*code, *filter(None, [inherited.get("PYTHONPATH")])]),
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
-            "DO_NOT_TRACK": "1",
-            "PREFECT_HOME": str(self.folder),
-            "PREFECT_API_URL": self.api_url,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_API_HOST": "127.0.0.1",
-            "PREFECT_SERVER_API_AUTH_STRING": self.auth,
-            "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
-            # by both names that a browser may use
-            "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.url},{self.url.replace('127.0.0.1', 'localhost')}",
-            "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.folder / database}",
-            "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
-            "PREFECT_SERVER_UI_API_URL": self.api_url,
-            "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(self.folder / "ui"),  # site-packages may be read-only
-            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
-            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
-            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",  # the end of a study waits for it
-        }
+        return (
+            inherited
+            | self.client_settings()
+            | {
+                "PYTHONPATH": os.pathsep.join([*code, *filter(None, [inherited.get("PYTHONPATH")])]),
+                "PREFECT_SERVER_API_HOST": "127.0.0.1",
+                "PREFECT_SERVER_API_AUTH_STRING": self.auth,
+                "PREFECT_SERVER_API_CSRF_PROTECTION_ENABLED": "true",
+                # by both names that a browser may use
+                "PREFECT_SERVER_API_CORS_ALLOWED_ORIGINS": f"{self.url},{self.url.replace('127.0.0.1', 'localhost')}",
+                "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{self.folder / database}",
+                "PREFECT_SERVER_UI_API_URL": self.api_url,
+                "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(self.folder / "ui"),  # site-packages may be read-only
+                "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
+                "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
+                "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",  # the end of a study waits for it
+            }
+        )
 
     def _answers(self) -> bool:
         # True if this address takes this password: after a `kill -9` the file names a server that is gone.
-        word = base64.b64encode(self.auth.encode()).decode()
-        asked = urllib.request.Request(f"{self.api_url}/admin/version", headers={"Authorization": f"Basic {word}"})
         try:
-            with _opener.open(asked, timeout=2):
-                return True
-        except (OSError, http.client.HTTPException):
+            return answer_of(self.api_url, self.auth, seconds=2) == 200
+        except PrefectServerError:
             return False
 
     def _failed(self, how: str) -> PrefectServerError:

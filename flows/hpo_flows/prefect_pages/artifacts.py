@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -50,30 +50,23 @@ def best_markdown(study: Study) -> str:
         f"**{reached}** after {best.resource} units of training{rule_words(study.spec)}",
         "",
         *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
-        "| parameter | value |",
-        "| --- | --- |",
-        *(f"| {markdown_text(name)} | {markdown_text(_short(value))} |" for name, value in best.params.items()),
+        *markdown_table(("parameter", "value"), ((name, str(_short(value))) for name, value in best.params.items())),
     ]
     if len(study.spec.objectives) > 1:
-        lines += ["", *_front_table(study)]
+        rows = front_rows(front_members(study.spec, study.state))
+        names = markdown_text(", ".join(metric.name for metric in study.spec.objectives))
+        lines += ["", f"### Pareto front of {names}: {plural(len(rows), 'result')}", ""]
+        lines += markdown_table(rows[0], (row.values() for row in rows))
     return "\n".join(lines)
+
+
+def markdown_table(columns: Collection[Any], rows: Iterable[Iterable[Any]]) -> list[str]:
+    return [markdown_row(columns), f"|{' --- |' * len(columns)}", *map(markdown_row, rows)]
 
 
 def _halted(study: Study) -> str:
     halted = study.state.halted
     return "" if halted is None or study.finished else f"Halted: {markdown_text(halt_words(study.spec, halted))}"
-
-
-def _front_table(study: Study) -> list[str]:
-    rows = front_rows(front_members(study.spec, study.state))
-    names = ", ".join(metric.name for metric in study.spec.objectives)
-    return [
-        f"### Pareto front of {markdown_text(names)}: {plural(len(rows), 'result')}",
-        "",
-        markdown_row(rows[0]),
-        f"|{' --- |' * len(rows[0])}",
-        *(markdown_row(row.values()) for row in rows),
-    ]
 
 
 def _short(value: Any) -> Any:
@@ -94,8 +87,7 @@ def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
     if (svg := search_picture(study)) is not None:
         parts.append(f"![the search](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
     if rows:
-        cells = [markdown_row(_short(row.get(name, "")) for name in columns) for row in rows]
-        table = [markdown_row(columns), f"|{' --- |' * len(columns)}", *cells]
+        table = markdown_table(columns, ([_short(row.get(name, "")) for name in columns] for row in rows))
         parts += [_about_rungs(study), "\n".join(table)]
     if links:
         parts += ["### More", "\n".join(f"- {_link(title, target)}" for title, target in links.items())]
@@ -129,7 +121,6 @@ class StudyArtifacts:
     Args:
         flow_run: the flow run they belong to.
         began: when its controller began, in seconds since the epoch.
-        pool: tells how the study stands in its pool; empty: it is in none.
     """
 
     def __init__(
@@ -138,9 +129,7 @@ class StudyArtifacts:
         flow_run: UUID,
         *,
         began: float,
-        pool: Callable[[], str],
     ) -> None:
-        self._pool = pool
         self._study = study
         self._flow_run = flow_run
         self._pace = Pace(study, before=max(0.0, time.time() - began))
@@ -181,8 +170,6 @@ class StudyArtifacts:
         study = self._study
         words, why = self._words(), _halted(study)
         described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
-        if not study.finished and (pool := self._pool()):
-            words += f"\n\n{markdown_text(pool)}"
         page = study_markdown(study, words, links or {})
         shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
         share: Any = self._share()

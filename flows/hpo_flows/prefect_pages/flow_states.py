@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -54,11 +53,10 @@ def shown_parameters(spec: StudySpec) -> dict[str, Any]:
     return found
 
 
-def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> State[Any]:
+def end_state(study: Study, cure: str) -> State[Any]:
     """The final state of a flow run whose study ended by itself.
 
     Args:
-        failed: makes the state Failed from words.
         cure: what to do about a study that gave up, or has no result.
     """
     if why := failed_words(study, cure):
@@ -70,33 +68,24 @@ def end_state(study: Study, failed: Callable[[str], State[Any]], cure: str) -> S
 
 def failed(message: str) -> State[Any]:
     """The state Failed of the present flow run, whose log begins with these words."""
-    return failed_state(message, *present_run())
-
-
-def present_run() -> tuple[UUID | None, datetime]:
-    """The flow run, and when its process began."""
-    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
-    return (None if flow_run.id is None else UUID(flow_run.id)), began
-
-
-def failed_state(message: str, run: UUID | None, began: datetime) -> State[Any]:
     words = masked(terminal_text(message, lines=True))
-    tell_first(words, run, began)
+    tell_first(words)
     return Failed(message=words)
 
 
-def tell_first(reason: str, run: UUID | None, began: datetime) -> None:
-    """Have the log of a flow run begin with why it failed.
+def tell_first(reason: str) -> None:
+    """Have the log of the present flow run begin with why it failed.
 
     A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
-    message, which is a tab away. The line has the time at which the run began, and says when it was written.
+    message, which is a tab away. The line has the time at which the process began, and says when it was written.
     """
-    if run is None:
+    if flow_run.id is None:
         return
-    line = log_line(run, logging.ERROR, f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}", began)
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    words = f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}"
     try:
         with get_client(sync_client=True) as client:
-            client.create_logs([line])
+            client.create_logs([log_line(UUID(flow_run.id), logging.ERROR, words, began)])
     except Exception as error:  # the state has the reason
         log.debug("the reason at the top of the log: %s", error)
 

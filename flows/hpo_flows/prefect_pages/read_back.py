@@ -1,28 +1,92 @@
-"""Reads the task runs of a study back from Prefect, and sets those whose state is another one there.
+"""Reads runs back from Prefect, and sets those whose state is another one there.
 
 A task run tells of its states by events. What is sent while the API is away is lost, and Prefect then shows the task
-run as Running, or not at all.
+run as Running, or not at all. Nobody tells of the end of a flow run whose process was killed: its Prefect run names
+the process, and the next one of the same home and machine finds it gone.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect import Task
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.objects import State, TaskRun
-from prefect.states import Cancelled
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.states import Cancelled, Crashed
 
-from hpo_flows.prefect_pages.shown_runs import read_task_runs
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.sql import current_owner
 
+TAG = "hpo"
+"""Tag of the flow run of every study."""
+KILLED = "The process that showed this study was killed; whether the study went on, `hpo status` says."
+_PAGE = 200
 EVENTS_SECONDS = 5.0
 """Time for a server to record the last events by itself."""
 _ASK_SECONDS = 0.3
 NOT_BEGUN = "The study ended before this job began."
 Begun = tuple[Task[..., Any], TaskRun]
+log = logging.getLogger("hpo.prefect")
+
+
+def process_words(home: Path) -> str:
+    """The process that shows a study, as ``infrastructure_pid`` of its flow run."""
+    me = current_owner()
+    return f"{me.host}:{me.pid}:{me.born}:{home}"
+
+
+def end_killed_runs(client: SyncPrefectClient, home: Path) -> int:
+    """Call flow runs of a home Crashed, and their task runs, whose process was here and is gone; returns how many."""
+    open_types = [one for one in StateType if one.name not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
+    wanted = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[TAG]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=open_types)),
+    )
+    me, found = current_owner(), []
+    for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE):
+        host, *process = (run.infrastructure_pid or "").split(":", 3)
+        if host != me.host or len(process) < 3 or process[2] != str(home):
+            continue
+        if not Owner(host, int(process[0]), float(process[1])).runs():
+            log.warning("flow run %s was %s and its process is gone: Crashed", run.id, run.state_name)
+            end_task_runs(client, run.id)
+            client.set_flow_run_state(run.id, Crashed(message=KILLED), force=False)
+            found.append(run.id)
+    for one in found:  # the server records a task run some time after it was told of it
+        end_task_runs(client, one)
+    return len(found)
+
+
+def end_task_runs(client: SyncPrefectClient, run: UUID) -> set[UUID]:
+    """End the open task runs of a flow run whose process is gone: Crashed; returns all that it has.
+
+    They give back their concurrency slots at once.
+    """
+    found = read_task_runs(client, run)
+    for task_run in found:
+        if task_run.state is None or not task_run.state.is_final():
+            client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
+    return {task_run.id for task_run in found}
+
+
+def read_task_runs(client: SyncPrefectClient, run: UUID) -> list[TaskRun]:
+    of_run = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+    found: list[TaskRun] = []
+    while page := client.read_task_runs(flow_run_filter=of_run, limit=_PAGE, offset=len(found)):
+        found += page
+    return found
 
 
 def set_differing(

@@ -1,8 +1,7 @@
 """The log and the artifacts of a study in its Prefect flow run, as the journal tells of them.
 
-A thread of the flow's process uses it (``hpo_flows.study_run.study_flow``). It only reads the journal, so what happens
-in Prefect neither delays nor ends training. While the API does not answer, the journal is not read on; what is new
-there is shown afterwards.
+A thread of the flow's process only reads the journal, so what happens in Prefect neither delays nor ends training, but
+for an interrupt. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
 """
 
 from __future__ import annotations
@@ -12,107 +11,142 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from contextvars import copy_context
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import LogCreate
-from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause
+from prefect.states import Running
 
+from hpo_core.execution.loop import Observer
 from hpo_core.journal.protocol import Journal
-from hpo_core.journal.sql import is_alive
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptReported, Entry, JobGranted
 from hpo_core.model.trial import RESULTS
-from hpo_core.pool.store import live_rows
-from hpo_core.pool.words import standings
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifacts
 from hpo_flows.prefect_pages.flow_states import log_line
-from hpo_flows.prefect_pages.study_tasks import EACH
 from hpo_flows.progress import Pace, ResultLines, standing
 
 POLL_SECONDS = 0.3
+EACH = 100
+"""Lines of the log that tell of one job each: of the first results, and of different failures."""
 JOURNAL_SECONDS = 5.0
 """Until a journal that cannot be reached is tried again."""
 QUIET_SECONDS = 120.0
 """Until the log of a study says how far it is, where nothing else was said."""
 _LINES = 200
 """Lines of a log that are sent together."""
-_LINE_LENGTH = 100_000
-"""Most characters of a line."""
 log = logging.getLogger("hpo.prefect")
 
 
-@dataclass
-class StudyPages:
-    """Shows a study in a flow run until its controller has ended.
+class RunCancelledError(KeyboardInterrupt):
+    """Somebody cancelled or paused the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
+
+
+class StudyPages(Observer):
+    """Shows how a study goes on in the present flow run, in a thread of its own, and heeds what becomes of the run.
 
     Args:
         name: the study, which need not be in the journal yet.
         open_journal: called again where the journal cannot be reached.
-        start: the first entry that counts as news.
-        began: when its controller began, in seconds since the epoch.
-        ended: set once the controller records no more.
         say: told what a person at the controller's terminal should know.
-        on_state: told the flow run's state every two seconds, while the API answers.
+        heeds_runs: whether the study ends once this flow run, or one that it is part of, is cancelled.
     """
 
-    name: str
-    open_journal: Callable[[], Journal]
-    _: KW_ONLY
-    flow_run: UUID
-    start: int
-    began: float
-    ended: threading.Event
-    say: Callable[[str], None]
-    on_state: Callable[[SyncPrefectClient, State[Any]], None]
-    study: Study | None = field(default=None, init=False)
-    """The study as it is shown; None until it is in the journal."""
-    _told: bool = field(default=False, init=False)
-    _journal: Journal | None = field(default=None, init=False)
-    _lines: list[LogCreate] = field(default_factory=list, init=False)
-    _reports: int = field(default=0, init=False)
-    _failures: set[str] = field(default_factory=set, init=False)
-    """Messages of failures that are in the log."""
-    _written: float = field(default_factory=time.monotonic, init=False)
-    """When the last line was written."""
-    _asked: float = field(default=0.0, init=False)
-    _answers: bool = field(default=True, init=False)
+    def __init__(
+        self,
+        name: str,
+        open_journal: Callable[[], Journal],
+        *,
+        flow_run: UUID,
+        say: Callable[[str], None],
+        heeds_runs: bool = False,
+    ) -> None:
+        self._name = name
+        self._open_journal = open_journal
+        self._flow_run = flow_run
+        self._say = say
+        self._heeds_runs = heeds_runs
+        self.links: Mapping[str, str] = {}
+        """Links to what belongs to the study, by title: shown at its end."""
+        self._driven: Study | None = None
+        self._start = 1
+        """The first entry that counts as news."""
+        self._began = time.time()
+        self._study: Study | None = None
+        """The study as it is shown; None until it is in the journal."""
+        self._journal: Journal | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._interrupt: BaseException | None = None
+        self._above: list[UUID] | None = None
+        self._lines: list[LogCreate] = []
+        self._reports = 0
+        self._failures: set[str] = set()
+        """Messages of failures that are in the log."""
+        self._written = time.monotonic()
+        self._asked = 0.0
+        self._answers = True
+        self._told = False
 
-    def follow(self) -> None:
-        """Show what is new until the controller has ended and all is shown."""
+    # In the thread of the study's loop.
+
+    def begin(self, study: Study) -> StudyPages:
+        """Begin with what the study records next."""
+        self._driven, self._start, self._began = study, study.seq, time.time()
+        # of the flow run's context, which has the settings of its Prefect
+        self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
+        self._thread.start()
+        return self
+
+    def on_tick(self) -> None:
+        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
+
+        Not where nothing is left to run: a study that has ended ends its run.
+        """
+        is_over = self._driven is not None and self._driven.at_rest and not self._driven.state.running
+        if self._interrupt is not None and not is_over:
+            raise self._interrupt
+
+    def close(self) -> None:
+        """The controller records no more."""
+        self._ended.set()
+
+    def finish(self, deadline: float) -> bool:
+        """Wait until all is shown, links included; returns whether it is."""
+        if self._thread is None:
+            return True
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            return False
+        if self._study is not None and self.links:
+            with get_client(sync_client=True) as client:
+                self._artifacts.update(client, self.links)
+        return True
+
+    # In a thread.
+
+    def _follow(self) -> None:
         with get_client(sync_client=True) as client:
             while True:
-                ended = self.ended.is_set()  # before the journal is read: what was recorded until then is shown
+                ended = self._ended.is_set()  # before the journal is read: what was recorded until then is shown
                 shown = self._api_answers(client) and self._show_news(client, to_end=ended)
                 if ended and shown:
                     break
                 if ended:  # whoever waits for this has a limit
                     time.sleep(POLL_SECONDS)
                 else:
-                    self.ended.wait(POLL_SECONDS)
+                    self._ended.wait(POLL_SECONDS)
             with contextlib.suppress(Exception):  # the API went away at this moment
-                if self.study is not None:
+                if self._study is not None:
                     self._artifacts.update(client)
                 self._send_log(client)
-
-    def finish(self, links: Mapping[str, str]) -> None:
-        """Add links to what belongs to the study, after its end.
-
-        Args:
-            links: title to target, for example MLflow and the report; see :func:`study_markdown`.
-        """
-        if self.study is not None and links:
-            with get_client(sync_client=True) as client:
-                self._artifacts.update(client, links)
-
-    # What is new.
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
         if time.monotonic() - self._asked >= ASK_SECONDS:
@@ -120,30 +154,51 @@ class StudyPages:
             self._asked = time.monotonic()
             if self._answers:
                 try:
-                    if (state := client.read_flow_run(self.flow_run).state) is not None:
-                        self.on_state(client, state)
+                    self._heed(client)
                 except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
                     log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
-            if not self._answers and not self._told and not self.ended.is_set():  # whose end has a sentence of its own
+            elif not self._told and not self._ended.is_set():  # whose end has a sentence of its own
                 self._told = True
-                self.say("The Prefect server does not answer: its pages stop here. The study goes on.")
+                self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
         return self._answers
+
+    def _heed(self, client: SyncPrefectClient) -> None:
+        state = client.read_flow_run(self._flow_run).state
+        if state is not None and state.is_crashed() and not self._ended.is_set():
+            # the automation for silent runs missed heartbeats while its server was away
+            client.set_flow_run_state(self._flow_run, Running(), force=True)
+        if state is not None and state.is_paused() and state.state_details.pause_timeout is not None:
+            # else Prefect calls the run Failed once that time is over, whatever its dialog promises
+            state = state.model_copy(deep=True)
+            state.state_details.pause_timeout = None
+            state.message = f"Study {self._name!r} is halted until this run, or `hpo resume`, goes on with it."
+            client.set_flow_run_state(self._flow_run, state, force=True)
+        states = [state]
+        if self._heeds_runs:
+            if self._above is None:
+                self._above = runs_above(client, self._flow_run)
+            states += [client.read_flow_run(run).state for run in self._above]
+        for one in filter(None, states):
+            if self._heeds_runs and (one.is_cancelling() or one.is_cancelled()):
+                self._interrupt = RunCancelledError()
+            elif one.is_paused() and self._interrupt is None:
+                self._interrupt = Pause("suspended", state=one)
 
     def _show_news(self, client: SyncPrefectClient, *, to_end: bool) -> bool:
         try:
-            if self.study is None and not self._open_study():
+            if self._study is None and not self._open_study():
                 return to_end  # it ended before it began its study
             news = self._news()
         except JournalError as error:
             log.warning("the journal cannot be read now: %s", error)
-            if self.study is None:
-                self.ended.wait(JOURNAL_SECONDS)
+            if self._study is None:
+                self._ended.wait(JOURNAL_SECONDS)
             return False
         for entry in news:
             self._show(entry)
-        assert self.study is not None
+        assert self._study is not None
         if not to_end and time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self.study, self._pace)}", time.time())
+            self._write(logging.INFO, f"jobs: {standing(self._study, self._pace)}", time.time())
         try:
             self._artifacts.on_tick(client)
             self._send_log(client)
@@ -154,13 +209,13 @@ class StudyPages:
 
     def _open_study(self) -> bool:
         if self._journal is None:
-            self._journal = self.open_journal()
+            self._journal = self._open_journal()
         try:
-            study = Study.open(self.name, self._journal, at=self.start - 1)
+            study = Study.open(self._name, self._journal, at=self._start - 1)
         except StudyNotFoundError:
             return False
-        self.study = study
-        self._artifacts = StudyArtifacts(study, self.flow_run, began=self.began, pool=self._pool_words)
+        self._study = study
+        self._artifacts = StudyArtifacts(study, self._flow_run, began=self._began)
         self._result_lines = ResultLines(study)
         self._pace = Pace(study)
         for notice in notices_of(study):
@@ -168,16 +223,16 @@ class StudyPages:
         return True
 
     def _news(self) -> list[Entry]:
-        assert self.study is not None and self._journal is not None
-        if self._journal.info(self.name).entries == self.study.seq:
+        assert self._study is not None and self._journal is not None
+        if self._journal.info(self._name).entries == self._study.seq:
             return []
-        return list(self._journal.entries(self.name, self.study.seq))
+        return list(self._journal.entries(self._name, self._study.seq))
 
     def _show(self, entry: Entry) -> None:
-        assert self.study is not None
-        self.study.replay(entry)
+        assert self._study is not None
+        self._study.replay(entry)
         if isinstance(entry.stimulus, AttemptReported):
-            report, state = entry.stimulus.report, self.study.state
+            report, state = entry.stimulus.report, self._study.state
             granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
             line = self._result_lines.lines(report, granted)[0]
             failures = len(self._failures)
@@ -191,7 +246,7 @@ class StudyPages:
 
     def _write(self, level: int, words: str, at: float) -> None:
         self._written = time.monotonic()
-        self._lines.append(log_line(self.flow_run, level, words, datetime.fromtimestamp(at, UTC)))
+        self._lines.append(log_line(self._flow_run, level, words, datetime.fromtimestamp(at, UTC)))
 
     def _send_log(self, client: SyncPrefectClient) -> None:
         while self._lines:
@@ -203,10 +258,13 @@ class StudyPages:
                 log.warning("lines of the flow run's log are missing: %s", error)
             del self._lines[:_LINES]
 
-    def _pool_words(self) -> str:
-        # Standing of the study in its pool; empty: it is in none, or that cannot be read.
-        assert self._journal is not None
-        with contextlib.suppress(JournalError):
-            if (found := standings(live_rows(self._journal, is_alive)).get(self.name)) is not None:
-                return found.words
-        return ""
+
+def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
+    """The flow runs that a flow run is part of, the nearest first."""
+    found: list[UUID] = []
+    while (task_run := client.read_flow_run(run).parent_task_run_id) is not None:
+        above = client.read_task_run(task_run).flow_run_id
+        if above is None or above in found:
+            break
+        found.append(run := above)
+    return found

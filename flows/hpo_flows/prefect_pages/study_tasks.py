@@ -13,18 +13,17 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import msgspec
-from prefect import get_run_logger, task
-from prefect.cache_policies import NO_CACHE
+from prefect import get_run_logger, states
 from prefect.client.schemas.objects import State
 from prefect.context import AsyncClientContext, TagsContext, TaskRunContext
-from prefect.states import Cancelled, Completed, Crashed, Failed
+from prefect.states import Cancelled, Completed
 from prefect.task_engine import run_task_async
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
@@ -37,50 +36,22 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.states import attempt_state
 from hpo_flows.prefect_pages.read_back import Begun
+from hpo_flows.prefect_pages.tune_flow import epoch, generation, job, rung
 
 JOB_GRAIN_LIMIT = 300
 """Most expected task runs of jobs; Prefect's timeline of more is a grey line."""
-EPOCHS_LISTED = 200
-"""Most epochs in the log of one job whose model hops; the study's journal has all of them."""
 CLOSE_SECONDS = 20.0
 """Longest wait of a study's end for its tasks."""
 LIMIT_SECONDS = 60.0
 """Longest wait of a job whose concurrency limits cannot be asked for: then it begins without them."""
 _ASK_SECONDS = 2.0
-EACH = 100
-"""Lines of a log that tell of one job each: of the first results, and of different failures."""
 _LOG_LINES = 40
 """Lines of a failed job's output that its task's log repeats."""
 
 log = logging.getLogger("hpo.prefect")
-TaskBody = Callable[[], Awaitable[State[Any]]]
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def rung(name: str, body: TaskBody) -> State[Any]:
-    """Hold the jobs of one rung of a bracket, from the first to the last."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def generation(name: str, body: TaskBody) -> State[Any]:
-    """Hold the jobs of one generation of a population, from the first to the last."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def job(name: str, body: TaskBody) -> State[Any]:
-    """Train one trial to its target: its work is a Dask task, and this awaits the report."""
-    return await body()
-
-
-@task(task_run_name="{name}", cache_policy=NO_CACHE, persist_result=False, retries=0)
-async def epoch(name: str, body: TaskBody) -> State[Any]:
-    """Hold an epoch of the models of a rung that hop over partitions, from the first that begins it to the last."""
-    return await body()
 
 
 def group_name(of: Job) -> str:
@@ -134,14 +105,8 @@ def state_of(report: Report, metric: str) -> State[Any]:
         values = ", ".join(f"{name} = {report.metrics.get(name, float('nan')):.6g}" for name in names)
         return Completed(message=terminal_text(f"{word}{values}{where}"))
     words = masked(terminal_text(f"{report.outcome}{where}: {report.message}"))
-    kinds = {Outcome.LOST: Crashed, Outcome.PREEMPTED: Cancelled}
-    return kinds.get(report.outcome, Failed)(message=words)
-
-
-def visit_lines(report: Report, partitions: PartitionNames | None) -> Iterator[str]:
-    """The partitions that a model visited, a line for each epoch; none where models do not hop."""
-    if partitions is not None and report.visits:
-        yield from map(terminal_text, epoch_lines(report.visits, partitions, EPOCHS_LISTED))
+    state: State[Any] = getattr(states, attempt_state(report.outcome).prefect)(message=words)
+    return state
 
 
 def _repeat_log(report: Report, logger: Any) -> None:
@@ -178,15 +143,6 @@ class _Group:
     epochs: dict[int, _Epoch] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A job that waits for its task's concurrency limits."""
-
-    job: Job
-    slot: Slot
-    on_report: OnReport
-
-
 class StudyTasks:
     """Executor that runs each job of another one within a task of the present flow run.
 
@@ -199,7 +155,6 @@ class StudyTasks:
         tags: of the jobs' task runs; with tags, a job waits for Prefect's concurrency limits before it is submitted.
         full: names of the rungs and generations that have all the results that they expect. They end once another one
             begins and none of their jobs runs; a job that comes after that opens a second task run of that name.
-        partitions: that models hop over, for the logs of their jobs.
     """
 
     def __init__(
@@ -210,7 +165,6 @@ class StudyTasks:
         per_job: bool,
         tags: Iterable[str] = (),
         full: Callable[[], set[str]] = set,
-        partitions: PartitionNames | None = None,
     ) -> None:
         self._inner = inner
         self.poll_seconds = inner.poll_seconds
@@ -218,7 +172,6 @@ class StudyTasks:
         self._per_job = per_job
         self._tags = frozenset(tags)
         self._full = full
-        self._partitions = partitions
         self._known: set[str] = set()
         """Names of rungs and generations that have begun."""
         self._groups: dict[str, _Group] = {}
@@ -226,7 +179,8 @@ class StudyTasks:
         """Reports that tasks of jobs await; None: the study ended before theirs came."""
         self._ready: deque[JobKey] = deque()
         """Jobs whose tasks have their slots of Prefect's limits."""
-        self._waiting: dict[JobKey, _Waiting] = {}
+        self._waiting: dict[JobKey, tuple[Job, Slot, OnReport]] = {}
+        """Jobs that wait for their tasks' concurrency limits."""
         self._inbox: Inbox | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._queued: dict[JobKey, asyncio.Task[Any]] = {}
@@ -235,13 +189,13 @@ class StudyTasks:
         """Task runs that began; their states change."""
         self._told: set[str] = set()
         """Messages of failures whose output is in a log already."""
-        self._loop = asyncio.new_event_loop()
-        self._context: Context = copy_context()
-        self._context.run(
-            lambda: TagsContext(current_tags=set()).__enter__()
-        )  # tags of the flow run are not the tasks'
-        self._thread = threading.Thread(target=self._context.run, args=(self._run,), name="prefect-tasks", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._context: Context
         self._started = threading.Event()
+        target = copy_context().run  # of the flow run
+        self._thread = threading.Thread(
+            target=target, args=(lambda: asyncio.run(self._serve()),), name="prefect-tasks", daemon=True
+        )
         self._thread.start()
         self._started.wait()
 
@@ -257,7 +211,7 @@ class StudyTasks:
             self._call(self._end_idle, self._full())
         self._call(self._begin, job, slot)
         if self._per_job and self._tags:
-            self._waiting[job.key] = _Waiting(job, slot, on_report)
+            self._waiting[job.key] = job, slot, on_report
         else:
             self._submit(job, slot, on_report)
 
@@ -268,8 +222,9 @@ class StudyTasks:
             if (waiting := self._waiting.pop(key, None)) is not None:
                 words = "cancelled while it waited for a concurrency limit of Prefect"
                 report = Report(trial=key[0], attempt=key[1], outcome=Outcome.PREEMPTED, message=words)
-                waiting.on_report(waiting.job, report)
-                self._call(self._end, waiting.job, report)
+                job, _, on_report = waiting
+                on_report(job, report)
+                self._call(self._end, job, report)
         self._inner.cancel(keys)
 
     def note_epoch(self, job: Job, number: int) -> None:
@@ -288,15 +243,10 @@ class StudyTasks:
         self._submit_ready()
         return goes_on or bool(self._waiting)
 
-    @property
-    def waiting(self) -> int:
-        """Jobs that wait for a concurrency limit of Prefect."""
-        return len(self._waiting)
-
     def _submit_ready(self) -> None:
         while self._ready:
             if (waiting := self._waiting.pop(self._ready.popleft(), None)) is not None:
-                self._submit(waiting.job, waiting.slot, waiting.on_report)
+                self._submit(*waiting)
 
     def _submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         def told(job: Job, report: Report) -> None:
@@ -320,19 +270,16 @@ class StudyTasks:
         except RuntimeError:  # closed: the study has ended
             pass
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._ending = asyncio.Event()
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
-
     async def _serve(self) -> None:
-        async with AsyncClientContext.get_or_create():  # one client for all tasks
-            self._context = copy_context()
-            self._started.set()
-            await self._ending.wait()
-            while self._tasks:
-                await asyncio.wait(self._tasks)
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        # one client for all tasks; tags of the flow run are not the tasks'
+        with TagsContext(current_tags=set()):
+            async with AsyncClientContext.get_or_create():
+                self._context = copy_context()
+                self._started.set()
+                await self._ending.wait()
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
 
     def _start(self, run: Awaitable[Any]) -> asyncio.Task[Any]:
         made = asyncio.ensure_future(run)
@@ -343,9 +290,7 @@ class StudyTasks:
     def _ended(self, made: asyncio.Task[Any]) -> None:
         self._tasks.discard(made)
         if not made.cancelled() and (error := made.exception()) is not None:
-            logging.getLogger("hpo.prefect").warning(
-                "a task run of Prefect failed: %s: %s", type(error).__name__, error
-            )
+            log.warning("a task run of Prefect failed: %s: %s", type(error).__name__, error)
 
     def _begin(self, job: Job, slot: Slot) -> None:
         name = group_name(job)
@@ -412,8 +357,6 @@ class StudyTasks:
             report = await reported
             if report is None:
                 return Cancelled(message="The study ended before this job did.")
-            for line in visit_lines(report, self._partitions):
-                get_run_logger().info(line)
             _repeat_log(report, get_run_logger())
             if report.detail and report.message not in self._told:
                 self._told.add(report.message)
@@ -457,26 +400,12 @@ class StudyTasks:
             group.at.pop(of.key, None)
             self._end_epochs(group)
             if not self._per_job and group.logger is not None:
-                self._log_end(of, report, group)
                 _repeat_log(report, group.logger)
         reported = self._reports.pop(of.key, None)
         if reported is not None and not reported.done():
             reported.set_result(report)
         if (queued := self._queued.pop(of.key, None)) is not None:
             queued.cancel()
-
-    def _log_end(self, of: Job, report: Report, group: _Group) -> None:
-        is_failed = report.outcome not in RESULTS
-        is_new = is_failed and report.message not in self._told and len(self._told) < EACH
-        if is_new:
-            self._told.add(report.message)
-        completed, others = group.counts
-        if completed + others <= EACH or is_new:
-            hops = f" ({hops_in_short(report.visits)})" if report.visits else ""
-            words = f"{job_name(of)}: {state_of(report, self._metric).message}{hops}"
-            group.logger.log(logging.ERROR if is_failed else logging.INFO, "%s", words)
-        elif (completed + others) % EACH == 0:
-            group.logger.info("%d jobs completed, %d attempts did not", completed, others)
 
     def _end_idle(self, full: set[str]) -> None:
         for name in full & self._groups.keys():

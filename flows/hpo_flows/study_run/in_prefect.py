@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -14,31 +14,32 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
-    check_access,
     check_api,
     client_environment,
     configured_api,
+    is_in_flow_run,
     patient_prefect,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.prefect_pages.shown_runs import OWN_SERVER, SHOWN_RUNS
 from hpo_flows.study_run.session import Session, Summary
 
 
-def run_in_prefect(
+def drive_study(
     session: Session,
     action: str,
     *,
+    prefect: bool,
     cure: Callable[[Study], str],
     ended: Callable[[Study, Summary], None],
     with_password: bool = False,
 ) -> None:
-    """Run a session's study as a Prefect flow, in the API of the settings or in the home's own server.
+    """Drive a session's study as a Prefect flow: below the present one, or in the API of the settings, or in a server.
 
     Where the home's own server does not start, the study runs without Prefect, and says so.
 
     Args:
         action: begins the name of the flow run: tune, resume, extend or rerun.
+        prefect: False drives it without Prefect.
         cure: words about a study that gave up, or has no result.
         ended: called once the study has ended by itself, before Prefect is waited for.
         with_password: whether ``session.inform`` is told the password of the home's own server.
@@ -46,50 +47,40 @@ def run_in_prefect(
     Raises:
         HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
     """
+    if not prefect:
+        session.start_cluster()
+        ended(*session.run())
+        return
     if find_spec("prefect") is None:
         raise HpoError(
             "Prefect is not installed, and the study is to run in it. Install it with `pip install 'hpo-core[all]'`, "
             "or run the study without it: --no-prefect, or prefect: off."
         )
-    if (api := configured_api()) is not None:
+    if is_in_flow_run():
+        from hpo_flows.study_run.study_flow import run_as_subflow
+
+        run_as_subflow(session, action, cure=cure, ended=ended)
+    elif (api := configured_api()) is not None:
         check_api(api)
-        check_access(api)
         session.start_cluster()
         with _environment(client_environment()), _quiet_console(), patient_prefect():
-            _run(session, action, cure, ended, server=api)
-        return
-    server = SharedServer(session.home.folder / "prefect")
-    try:
-        server.start()
-        session.start_cluster()
-        with _environment(client_environment(server.folder)):
-            import_module("hpo_flows.study_run.study_flow")  # takes seconds, beside the starts of server and cluster
-            try:
-                server.wait()
-            except PrefectServerError as error:
-                session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
-                ended(*session.run())
-                return
-            word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
-            session.inform(f"Prefect UI while it runs: {server.url} ({word})")
-            with _quiet_console(), patient_prefect(server.api_url, server.auth):
-                _run(session, action, cure, ended, server=OWN_SERVER)
-    finally:
-        server.close()
-
-
-def _run(
-    session: Session, action: str, cure: Callable[[Study], str], ended: Callable[[Study, Summary], None], server: str
-) -> None:
-    from hpo_flows.study_run.study_flow import run_study
-
-    run_study(
-        session,
-        action,
-        cure=cure,
-        ended=ended,
-        noted=(session.home.make_folder(SHOWN_RUNS), server),
-    )
+            import_module("hpo_flows.study_run.study_flow").run_study(session, action, cure=cure, ended=ended)
+    else:
+        with closing(SharedServer(session.home.folder / "prefect")) as server:
+            server.start()
+            session.start_cluster()
+            with _environment(client_environment(server.folder)):
+                flow = import_module("hpo_flows.study_run.study_flow")  # takes seconds, beside server and cluster
+                try:
+                    server.wait()
+                except PrefectServerError as error:
+                    session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
+                    ended(*session.run())
+                    return
+                word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
+                session.inform(f"Prefect UI while it runs: {server.url} ({word})")
+                with _quiet_console(), patient_prefect(server.api_url, server.auth):
+                    flow.run_study(session, action, cure=cure, ended=ended)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from hpo_core.views.failure_reasons import command_after, cure_words, failures_o
 from hpo_core.views.summary import notices_of, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
 from hpo_flows.serve_home import mlflow_page
+from hpo_flows.study_run.in_prefect import drive_study
 from hpo_flows.study_run.session import Session, Summary
 
 HALTED = 7
@@ -62,13 +63,11 @@ def launch(
     has_board = out.is_terminal and not as_json
     session.trackers.is_awaited = not has_board
     session.say = session.trackers.say = partial(_say, out if has_board else err, as_json)
+    session.warn = partial(err.print, style="yellow")
     ending = ExitStack()  # further interrupts are ignored until all is closed
     drawn = ExitStack()  # the live board, until something else is printed or all is closed
 
     def ended(study: Study, summary: Summary) -> None:
-        session.wait_for("copying to the trackers")
-        if warning := session.trackers.finish():
-            err.print(warning, style="yellow")
         drawn.close()
         try:
             _finish(session, summary, as_json, file)
@@ -84,13 +83,8 @@ def launch(
                 ending.enter_context(one_interrupt(*ENDS))
                 _say_what_starts(session, shown)
                 _show_in_terminal(session, drawn if has_board else None, as_json)
-                if shown:
-                    from hpo_flows.study_run.in_prefect import run_in_prefect
-
-                    run_in_prefect(session, action, cure=cure_words, ended=ended, with_password=err.is_terminal)
-                else:
-                    session.start_cluster()
-                    ended(*session.run())
+                is_read = err.is_terminal
+                drive_study(session, action, prefect=shown, cure=cure_words, ended=ended, with_password=is_read)
             except KeyboardInterrupt:
                 drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")

@@ -162,6 +162,8 @@ class Session:
         """The study is created at this moment, so that its duration holds the start of its workers."""
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
+        self.warn: Callable[[str], None] = log.warning
+        """Shows a person what went wrong beside the study."""
         self.wait_for: Callable[[str], None] = lambda words: None
         """Shows a person what the end of the study waits for."""
         self._start_ended: threading.Event | None = None
@@ -332,6 +334,9 @@ class Session:
             self.wait_for("writing the report")
             imports.wait()
             report, links = self.write_report(study)
+        self.wait_for("copying to the trackers")
+        if warning := self.trackers.finish():
+            self.warn(warning)
         return study, Summary(
             self.name,
             status,

@@ -9,40 +9,35 @@ anything but an interrupt: what becomes of the search is in the journal.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextvars import copy_context
+from collections.abc import Callable
 from functools import partial
-from inspect import Parameter, Signature
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect import Flow, get_run_logger
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect import get_run_logger
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.exceptions import Pause
+from prefect.exceptions import Abort, CancelledRun, Pause
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.loop import Observer
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.hop_views import PartitionNames
 from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
+from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
-from hpo_flows.prefect_pages.read_back import set_differing
-from hpo_flows.prefect_pages.shown_runs import ShownRun, end_task_runs, report_killed_runs
-from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
+from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
+from hpo_flows.prefect_pages.tune_flow import tune_flow
 from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.prefect")
@@ -52,17 +47,12 @@ INTERRUPTED_SECONDS = 3.0
 """The same after an interrupt: whoever interrupts waits."""
 
 
-class RunCancelledError(KeyboardInterrupt):
-    """Somebody cancelled or paused the flow run in which a study is driven; the study was halted, as by Ctrl-C."""
-
-
 def run_study(
     session: Session,
     action: str,
     *,
     cure: Callable[[Study], str],
     ended: Callable[[Study, Summary], None] = lambda study, summary: None,
-    noted: tuple[Path, str] | None = None,
     after: Any = None,
 ) -> None:
     """Drive a session's study in a flow run of its own, below the present one if there is any.
@@ -71,8 +61,6 @@ def run_study(
         action: begins the name of the flow run: tune, resume, extend or rerun.
         cure: words about a study that gave up, or has no result.
         ended: called once the study has ended by itself, before Prefect is waited for.
-        noted: where flow runs of this home are noted, and which Prefect this is (``shown_runs.py``): the next one ends
-            those whose process was killed.
         after: the result of a task of the present flow run that Prefect's graph shows the study to follow from.
 
     Raises:
@@ -87,10 +75,9 @@ def run_study(
         nonlocal is_over
         if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
-        note = None if noted is None else _note_run(*noted)
         try:
-            study = drive(session, action, ended=ended, heeds_runs=True)
-            return end_state(study, failed, cure(study))
+            study = drive(session, action, ended=ended, owns_run=True)
+            return end_state(study, cure(study))
         except Exception as error:  # of the training function, with its traceback as a note
             raised.append(error)
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
@@ -105,12 +92,10 @@ def run_study(
             return Cancelled(message=f"Study {name!r} was halted {how}; {go_on}.")
         finally:
             is_over = True
-            if note is not None:
-                note.ended()
 
     try:
-        made = flow_of(session.spec, body)
-        made(**shown_parameters(session.spec), return_state=True, wait_for=None if after is None else [after])
+        made = tune_flow(session.name, shown_parameters(session.spec), body)
+        made(return_state=True, wait_for=None if after is None else [after])
     except Exception as error:
         if not is_over:  # its flow run could not be made
             if is_in_flow_run() or isinstance(error, HpoError):
@@ -124,24 +109,46 @@ def run_study(
         raise raised[0]
 
 
-def _note_run(folder: Path, server: str) -> ShownRun:
-    with get_client(sync_client=True) as client:
-        for run in report_killed_runs(client, folder, server):
-            end_task_runs(client, run)
-    return ShownRun(folder, UUID(str(flow_run.id)), server)
+def run_as_subflow(
+    session: Session, action: str, *, cure: Callable[[Study], str], ended: Callable[[Study, Summary], None]
+) -> None:
+    """Drive a session's study in a subflow of the flow run, or of that of the task, which calls.
+
+    Args:
+        ended: called once the study has ended by itself, before Prefect is waited for.
+
+    Raises:
+        CancelledRun: the subflow was cancelled; the study is halted and can go on.
+        Abort: likewise, where a flow run that it is part of was cancelled and no runner of Prefect ends that.
+    """
+    try:
+        session.start_cluster()
+        session.say = session.warn = get_run_logger().warning
+        session.trackers.say = get_run_logger().info
+        run_study(session, action, cure=cure, ended=ended)
+    except RunCancelledError:
+        name = session.name
+        words = (
+            f"Study {name!r} was halted with its flow run; hpo.resume({name!r}), or the call with resume=True, goes on."
+        )
+        raise (Abort(words) if _end_cancelled_runs() else CancelledRun(words)) from None
 
 
-def flow_of(spec: StudySpec, body: Callable[[], Any]) -> Flow[..., Any]:
+def _end_cancelled_runs() -> bool:
+    """Have the flow runs here that are being cancelled end as Cancelled, where no runner sees to that; whether any did.
 
-    def tune(**_: Any) -> Any:
-        return body()
-
-    # Prefect shows parameters by the names of the signature
-    names = [Parameter(name, Parameter.KEYWORD_ONLY) for name in shown_parameters(spec)]
-    tune.__signature__ = Signature(names)  # type: ignore[attr-defined]
-    # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
-    tune.__qualname__ = f"tune-{spec.study.replace('.', '-')}"
-    return Flow(tune, name="tune", validate_parameters=False, persist_result=False, retries=0)
+    These are the present flow run and those that it is part of.
+    """
+    found = False
+    if "PREFECT__FLOW_RUN_ID" not in os.environ:
+        with get_client(sync_client=True) as client:
+            present = UUID(str(flow_run.id))
+            for run in [present, *runs_above(client, present)]:
+                state = client.read_flow_run(run).state
+                if state is not None and state.is_cancelling():
+                    client.set_flow_run_state(run, Cancelled(message=state.message), force=True)
+                found = found or (state is not None and (state.is_cancelling() or state.is_cancelled()))
+    return found
 
 
 @masked_errors()
@@ -150,24 +157,30 @@ def drive(
     action: str,
     *,
     ended: Callable[[Study, Summary], None] = lambda study, summary: None,
-    heeds_runs: bool = False,
-    on_state: Callable[[SyncPrefectClient, State[Any]], None] | None = None,
+    owns_run: bool = False,
 ) -> Study:
     """Drive a session's study inside the present flow run: rungs and jobs are its tasks.
 
     Args:
         ended: called once the study has ended by itself, before Prefect is waited for.
-        heeds_runs: whether the drive ends once this flow run, or one that it is part of, is cancelled. For a run of a
-            deployment, its worker sees to that.
-        on_state: told the flow run's state every two seconds, while the API answers; from a thread.
+        owns_run: whether the flow run is of this process: the drive ends once it, or one that it is part of, is
+            cancelled, and the next study of this home ends it as Crashed if this process is killed. To a run of a
+            deployment its worker and Prefect see.
 
     Raises:
-        RunCancelledError: with ``heeds_runs``.
+        RunCancelledError: with ``owns_run``.
         Pause: the flow run was paused; the study was halted, as by an interrupt.
     """
     mask_logs()
-    run, earlier = label_run(session.spec, action)
-    pages = PagesThread(session, run, heeds_runs=heeds_runs, on_state=on_state)
+    run, earlier = label_run(session, action, owns_run=owns_run)
+    url = session.journal_url
+    pages = StudyPages(
+        session.name,
+        lambda: open_journal(url, reading=True),
+        flow_run=run,
+        say=session.say,
+        heeds_runs=owns_run,
+    )
     tasks: list[StudyTasks] = []
 
     def wrap(study: Study, executor: Executor) -> Executor:
@@ -177,7 +190,6 @@ def drive(
             per_job=not is_per_rung(study.spec, study.state.extra_configs),
             tags=study.spec.prefect.tags,
             full=partial(full_groups, study),
-            partitions=PartitionNames.of(study.spec),
         )
         tasks.append(made)
         session.executor.show_in(str(run), f"{action}-{study.name}")
@@ -193,8 +205,6 @@ def drive(
         seconds = LAST_SECONDS
         ended(study, summary)
         pages.links = summary.links
-        if warning := session.trackers.finish():
-            get_run_logger().warning(warning)
         return study
     finally:
         session.wait_for("showing its end in Prefect")
@@ -203,7 +213,7 @@ def drive(
             session.say("Prefect does not show all of this study: its API does not answer. The journal has it.")
 
 
-def _show_end(tasks: list[StudyTasks], pages: PagesThread, run: UUID, earlier: set[UUID], deadline: float) -> bool:
+def _show_end(tasks: list[StudyTasks], pages: StudyPages, run: UUID, earlier: set[UUID], deadline: float) -> bool:
     # End the tasks, and have Prefect show all of a study; returns whether it does.
     pages.close()
     for each in tasks:
@@ -220,125 +230,16 @@ def _show_end(tasks: list[StudyTasks], pages: PagesThread, run: UUID, earlier: s
         return False
 
 
-class PagesThread(Observer):
-    """Shows how a study goes on in the present flow run, in a thread of its own, and heeds what becomes of the run."""
-
-    def __init__(
-        self,
-        session: Session,
-        run: UUID,
-        *,
-        heeds_runs: bool,
-        on_state: Callable[[SyncPrefectClient, State[Any]], None] | None = None,
-    ) -> None:
-        self._session = session
-        self._told = on_state
-        self._run = run
-        self._heeds_runs = heeds_runs
-        self._above: list[UUID] | None = None
-        self._cancelled = False
-        self._suspended: State[Any] | None = None
-        self._ended = threading.Event()
-        self._study: Study | None = None
-        self._pages: StudyPages | None = None
-        self._thread: threading.Thread | None = None
-        self.links: Mapping[str, str] = {}
-        """Links to what belongs to the study, by title: shown at its end."""
-
-    def begin(self, study: Study) -> PagesThread:
-        """Begin, in a thread, with what the study records next."""
-        url = self._session.journal_url
-        self._study = study
-        self._pages = StudyPages(
-            study.name,
-            lambda: open_journal(url, reading=True),
-            flow_run=self._run,
-            start=study.seq,
-            began=time.time(),
-            ended=self._ended,
-            say=self._session.say,
-            on_state=self._on_state,
-        )
-        # of the flow run's context, which has the settings of its Prefect
-        self._thread = threading.Thread(
-            target=copy_context().run, args=(self._pages.follow,), name="prefect-pages", daemon=True
-        )
-        self._thread.start()
-        return self
-
-    def _on_state(self, client: SyncPrefectClient, state: State[Any]) -> None:
-        if state.is_paused() and state.state_details.pause_timeout is not None:
-            # else Prefect calls the run Failed once that time is over, whatever its dialog promises
-            state = state.model_copy(deep=True)
-            state.state_details.pause_timeout = None
-            state.message = f"Study {self._session.name!r} is halted until this run, or `hpo resume`, goes on with it."
-            client.set_flow_run_state(self._run, state, force=True)
-        self._heed(state)
-        if self._told is not None:
-            self._told(client, state)
-        if self._heeds_runs:
-            if self._above is None:
-                self._above = runs_above(client, self._run)
-            for run in self._above:
-                if (found := client.read_flow_run(run).state) is not None:
-                    self._heed(found)
-
-    def _heed(self, state: State[Any]) -> None:
-        if state.is_paused():
-            self._suspended = state
-        elif self._heeds_runs and (state.is_cancelling() or state.is_cancelled()):
-            self._cancelled = True
-
-    def on_tick(self) -> None:
-        """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
-
-        Not where nothing is left to run: a study that has ended ends its run.
-        """
-        if self._study is not None and self._study.at_rest and not self._study.state.running:
-            return
-        if self._cancelled:
-            raise RunCancelledError
-        if self._suspended is not None:
-            raise Pause("suspended", state=self._suspended)
-
-    def close(self) -> None:
-        """The controller records no more."""
-        self._ended.set()
-
-    def finish(self, deadline: float) -> bool:
-        """Wait until all is shown; returns whether it is."""
-        if self._thread is None or self._pages is None:
-            return True
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
-            return False
-        self._pages.finish(self.links)
-        return True
-
-
-def is_in_flow_run() -> bool:
-    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
-
-
-def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
-    """The flow runs that a flow run is part of, the nearest first."""
-    found: list[UUID] = []
-    while (task_run := client.read_flow_run(run).parent_task_run_id) is not None:
-        above = client.read_task_run(task_run).flow_run_id
-        if above is None or above in found:
-            break
-        found.append(run := above)
-    return found
-
-
-def label_run(spec: StudySpec, action: str) -> tuple[UUID, set[UUID]]:
+def label_run(session: Session, action: str, *, owns_run: bool) -> tuple[UUID, set[UUID]]:
     """Name the present flow run ``ACTION-STUDY`` and tag it with study and method.
 
     Returns:
         Its id, and the task runs that it has from an earlier attempt; those that look open end as Crashed.
     """
-    run = UUID(str(flow_run.id))
-    tags = list(dict.fromkeys([*flow_run.tags, *tags_of(spec)]))
+    run, home = UUID(str(flow_run.id)), session.home.folder
+    tags = list(dict.fromkeys([*flow_run.tags, *tags_of(session.spec)]))
     with get_client(sync_client=True) as client:
-        client.update_flow_run(run, name=f"{action}-{spec.study}", tags=tags)
+        end_killed_runs(client, home)
+        process = process_words(home) if owns_run else None
+        client.update_flow_run(run, name=f"{action}-{session.name}", tags=tags, infrastructure_pid=process)
         return run, end_task_runs(client, run)

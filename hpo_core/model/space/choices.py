@@ -87,6 +87,9 @@ class ListedParameter(ParameterType):
     def share(self, value: Any) -> float | None:
         return None
 
+    def at_share(self, share: float) -> Value:
+        return self.listed()[min(int(share * len(self.listed())), len(self.listed()) - 1)]
+
     def grid_size(self, points: int | list[Any] | None) -> float:
         if points is not None:
             return len(points) if isinstance(points, list) else points

@@ -111,6 +111,10 @@ class ParameterType(Part, ABC):
         """The place of a value in its range, from 0 to 1; None: it has no such place."""
 
     @abstractmethod
+    def at_share(self, share: float) -> Any:
+        """The value at a place, from 0 to 1, in the range or in the list of values."""
+
+    @abstractmethod
     def grid_size(self, points: int | list[Any] | None) -> float:
         """At most so many values in a grid; 0 where :meth:`grid_values` would refuse."""
 

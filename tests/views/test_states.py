@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import prefect.states
 import pytest
 
 from hpo_core import Outcome, Report, Study
 from hpo_core.model.trial import Job
-from hpo_core.views import grid_states as module
-from hpo_core.views.grid_states import GridStates, JobState, grid_points, grid_states
+from hpo_core.views import states as module
+from hpo_core.views.states import GridStates, JobState, attempt_state, grid_points, grid_states
 from tests.conftest import make_spec
 
 SPACE: dict[str, Any] = {
@@ -78,3 +79,10 @@ def test_other_methods_and_huge_grids_have_none(monkeypatch: pytest.MonkeyPatch)
     assert grid_states(other) is None and grid_points(other) == []
     monkeypatch.setattr(module, "MOST_POINTS", 5)
     assert grid_points(study()) == [] and grid_states(study()) == GridStates(6, 0, 0, 0)
+
+
+def test_every_attempt_has_a_word_and_a_state_in_prefect() -> None:
+    words = {outcome: attempt_state(outcome).word for outcome in Outcome}
+    assert {words.pop(Outcome.COMPLETED), words.pop(Outcome.DIVERGED)} == {"completed", "diverged"}
+    assert set(words.values()) == {"failed", "lost or preempted"} and attempt_state(None).word == "running"
+    assert all(hasattr(prefect.states, attempt_state(outcome).prefect) for outcome in Outcome)
