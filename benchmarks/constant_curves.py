@@ -36,7 +36,7 @@ class Search:
                 "space": {"quality": {"type": "float", "low": 0, "high": 1}},
                 "search": search,
                 "seed": seed,
-                "training": {"retries": {"lost": 1_000_000_000}, "max_lost": None, "fail_fast": None},
+                "training": {"retries": {"lost": 1_000_000_000}, "fail_fast": None},
             },
             clock=self.clock,
         )

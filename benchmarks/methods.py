@@ -27,7 +27,7 @@ def searches(results: int) -> dict[str, dict[str, Any]]:
     """Each long enough for so many results."""
     return {
         "random": {"method": "random", "configs": results + SLOTS, "max_resource": 9},
-        "grid": {"method": "grid", "points": {"x": results + SLOTS}, "random": ["width", "optimizer"]},
+        "grid": {"method": "grid", "points": {"x": results // 2 + SLOTS, "width": [64]}},
         "asha": {"method": "asha", "configs": results, **LADDER},
         "asha, all brackets": {"method": "asha", "configs": results, **LADDER, "brackets": "all"},
         "asha, shared rungs": {

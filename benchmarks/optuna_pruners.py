@@ -19,22 +19,20 @@ from typing import Any
 import optuna
 import result_file
 from optuna.trial import TrialState, create_trial
-from plot_style import BLUE, GOLD, GREEN, GREY, RUST, keep, pyplot
+from plot_style import BLUE, GREEN, GREY, RUST, keep, pyplot
 
-from hpo_core.integrations.optuna import AshaPruner, PashaPruner
+from hpo_core.integrations.optuna import AshaPruner
 
 SIZES = (100, 1_000, 10_000)
 PRUNERS = {
     "SuccessiveHalvingPruner": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
     "AshaPruner, shared": lambda: AshaPruner(max_resource=27, shared=True),
-    "PashaPruner": lambda: PashaPruner(max_resource=27),
     "AshaPruner": lambda: AshaPruner(max_resource=27),
     "none": optuna.pruners.NopPruner,
 }
 COLORS = {
     "SuccessiveHalvingPruner": RUST,
     "AshaPruner, shared": GREEN,
-    "PashaPruner": GOLD,
     "AshaPruner": BLUE,
     "none": GREY,
 }

@@ -247,13 +247,13 @@ MEMORY = 16_000_000_000
 
 
 def placer_for(gpus: int) -> SharedDevices:
-    packing = PackingSpec(most=2, look_ahead=AHEAD, oversubscribe={"default": 1})
+    packing = PackingSpec(most=2, oversubscribe={"default": 1})
     return _placer(gpus, packing, {"memory": MEMORY // 4, "compute": 10, "cores": 0.001}, ())
 
 
 def placer_by_compute(gpus: int, speeds: Speeds, ratio: float | None) -> SharedDevices:
     """It knows what each job needs alone; without a ratio it finds one by itself, as in a study that states none."""
-    packing = PackingSpec(most=2, look_ahead=AHEAD, oversubscribe={} if ratio is None else {"default": ratio})
+    packing = PackingSpec(most=2, oversubscribe={} if ratio is None else {"default": ratio})
     past = [
         Measurement(
             objective=OBJECTIVE, code="", architecture="GPU", params={"model": model, "batch": batch},
@@ -269,7 +269,7 @@ def _placer(gpus: int, packing: PackingSpec, demand: dict[str, Any], past: Seque
     estimates = Estimates(
         objective=OBJECTIVE, code="", study="pairs", by=("model", "batch"), stated=StatedDemand(demand), past=past
     )
-    placer = SharedDevices(packing, POLICIES[packing.policy](), estimates)
+    placer = SharedDevices(packing, POLICIES[packing.policy](), estimates, free_choice=True)
     capacity = Capacity(node="n", architecture="GPU", memory=MEMORY, free=MEMORY, cores=10**6, gpu=True)
     placer.update(Inventory(tuple(Device(f"gpu-{number}", 2, capacity) for number in range(gpus))))
     return placer
@@ -484,7 +484,7 @@ def main() -> None:
     columns = ("policy", "gpu", "jobs", "ratio", "makespan", "makespan_deviation", "completion",
                "completion_deviation", "sooner", "worst_pair", "out_of_memory")  # fmt: skip
     result_file.table(columns, [[row.get(column) for column in columns] for row in rows])
-    settings = {"gpus": GPUS, "jobs": JOBS, "margin": MARGIN, "noise": NOISE, "look_ahead": AHEAD}
+    settings = {"gpus": GPUS, "jobs": JOBS, "margin": MARGIN, "noise": NOISE}
     path = result_file.write("packing_pairs", facts, {"settings": settings, "rows": rows}, given.out)
     picture(rows, path.with_suffix(".png"))
 

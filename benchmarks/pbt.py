@@ -186,8 +186,8 @@ def searched(
     late: Callable[[Job], float] = lambda job: 1.0,
 ) -> tuple[Study, list[Entry]]:
     plain = load_spec(EXAMPLES / example / "study.yaml").plain()
-    for name in static:
-        plain["space"][name]["static"] = True
+    if search["method"] == "pbt":
+        search = search | {"static": list(static)}
     spec = StudySpec.from_plain(plain | {"search": search, "seed": seed, "stop": {"total_resource": budget}})
     with tempfile.TemporaryDirectory() as folder:
         study, entries, _ = play(

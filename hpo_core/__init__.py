@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hpo_core.model.parameter_schedule import Schedule
     from hpo_core.model.settings import MetricSpec as Metric
     from hpo_core.model.space.choices import CategoricalParameter as Choice
-    from hpo_core.model.space.normal import NormalParameter as Normal
     from hpo_core.model.space.number import FloatParameter as Float
     from hpo_core.model.space.number import IntParameter as Int
     from hpo_core.model.space.number import Reference
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from hpo_core.spec.packing import DemandSpec as Demand
     from hpo_core.spec.packing import PackingSpec as Packing
     from hpo_core.spec.sections import CheckpointSpec as Checkpoints
-    from hpo_core.spec.sections import KubernetesClusterSpec as Kubernetes
     from hpo_core.spec.sections import LocalCudaClusterSpec as LocalCuda
     from hpo_core.spec.sections import PrefectSpec as Prefect
     from hpo_core.spec.sections import SamplerSpec as Sampler
@@ -69,7 +67,6 @@ _PUBLIC = {
     "Float": "hpo_core.model.space.number:FloatParameter",
     "Int": "hpo_core.model.space.number:IntParameter",
     "Choice": "hpo_core.model.space.choices:CategoricalParameter",
-    "Normal": "hpo_core.model.space.normal:NormalParameter",
     "Reference": "hpo_core.model.space.number",
     "Metric": "hpo_core.model.settings:MetricSpec",
     "Asha": "hpo_core.search.asha:AshaSearch",
@@ -82,7 +79,6 @@ _PUBLIC = {
     "Sampler": "hpo_core.spec.sections:SamplerSpec",
     "WorkerRange": "hpo_core.spec.sections",
     "Slurm": "hpo_core.spec.sections:SlurmClusterSpec",
-    "Kubernetes": "hpo_core.spec.sections:KubernetesClusterSpec",
     "LocalCuda": "hpo_core.spec.sections:LocalCudaClusterSpec",
     "Packing": "hpo_core.spec.packing:PackingSpec",
     "Demand": "hpo_core.spec.packing:DemandSpec",
@@ -134,11 +130,9 @@ __all__ = [
     "Int",
     "Job",
     "Journal",
-    "Kubernetes",
     "LocalCuda",
     "MemoryJournal",
     "Metric",
-    "Normal",
     "ObjectiveError",
     "Outcome",
     "Packing",

@@ -79,8 +79,8 @@ def _check_space(space: Mapping[str, Any], group: str = "space") -> None:
                 _check_space(value, place)
         elif not isinstance(value, ParameterType):
             raise SpecError(
-                f"hpo.tune: {place} = {shown(value)} is no parameter; give hpo.Float(low, high), hpo.Int(low, high), "
-                "hpo.Choice(...) or hpo.Normal(...). What is fixed goes into constants={name: value}."
+                f"hpo.tune: {place} = {shown(value)} is no parameter; give hpo.Float(low, high), hpo.Int(low, high) "
+                "or hpo.Choice(...). What is fixed goes into constants={name: value}."
             )
 
 

@@ -103,7 +103,7 @@ def tune(
     style: Literal["handle", "optuna"] | None = None,
     constraints: Sequence[str] = (),
     forbidden: Sequence[Mapping[str, Any]] = (),
-    start_with: Sequence[Mapping[str, Any] | Literal["default"]] = (),
+    start_with: Sequence[Mapping[str, Any]] = (),
     constants: Mapping[str, Any] | None = None,
     seed: int = 0,
     best_of: Literal["all_rungs", "highest_rung"] = "all_rungs",

@@ -44,12 +44,8 @@ class Question:
         float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
     ] = 0.0
     drops: Annotated[
-        float, typer.Option("--drops", help="Chance that a job is dropped, per time that one unit takes.")
+        float, typer.Option("--drops", help="Chance that a job is dropped and granted again, per time of one unit.")
     ] = 0.0
-    drop: Annotated[str, typer.Option("--drop", help="What happens to a dropped job: retry or abandon.")] = "retry"
-    speeds: Annotated[str, typer.Option("--speeds", help="Speeds of the workers in turn, as 1,1,0.5.")] = "1"
-    join: Annotated[list[str] | None, typer.Option("--join", help="Workers that join, as COUNT@SECONDS.")] = None
-    leave: Annotated[list[str] | None, typer.Option("--leave", help="Workers that leave, as COUNT@SECONDS.")] = None
     seconds_per_unit: Annotated[
         float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
     ] = None

@@ -63,27 +63,18 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
     if len(specs) * max(1, len(asked)) > MOST_SCENARIOS:
         raise SpecError(f"That makes {len(specs) * len(asked)} combinations; ask for at most {MOST_SCENARIOS} at once.")
-    faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
+    faults = Faults(stragglers=question.stragglers, drops=question.drops)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
     found = []
-    speeds = parse_numbers("--speeds", question.speeds)
-    joins = parse_changes_of_cluster("--join", question.join or ())
-    leaves = parse_changes_of_cluster("--leave", question.leave or ())
     for count in asked or [None]:
         for changes, spec in specs:
             size = count if count is not None else _own_workers(spec)
             scales = spec.cluster.scales if count is None else None
-            if scales is not None and (joins or leaves):
-                raise SpecError(
-                    f"--join and --leave say when workers come and go, and cluster.workers = {scales} leaves that to "
-                    "what the study can use; give --workers N with them, or drop them."
-                )
             words = [_short(change) for change in changes if any(change in several for several in varied)]
             if not words or len(asked) > 1:
                 words.insert(0, f"{scales or format(size, ',')} worker{'s' if size > 1 else ''}")
-            workers = make_workers(size, speeds=speeds, joins=joins, leaves=leaves)
             least = None if scales is None else scales.min
-            found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes), least=least))
+            found.append(Scenario(", ".join(words), spec, make_workers(size), faults, tuple(changes), least=least))
     return found
 
 
@@ -145,34 +136,6 @@ def simulate(question: Question, home: Home, *, picture: str | None = None, as_j
         out.say(f"picture  {path}")
 
 
-def parse_numbers(option: str, text: str) -> list[float]:
-    """``1,1,0.5``.
-
-    Raises:
-        SpecError: a part is no number.
-    """
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise SpecError(f"{option} {text}: write numbers with commas between them, as 1,1,0.5.") from None
-
-
-def parse_changes_of_cluster(option: str, texts: Sequence[str]) -> list[tuple[int, float]]:
-    """``COUNT@SECONDS``, each.
-
-    Raises:
-        SpecError: a part is not of that form.
-    """
-    found = []
-    for text in texts:
-        count, _, seconds = text.partition("@")
-        try:
-            found.append((int(count), float(seconds)))
-        except ValueError:
-            raise SpecError(f"{option} {text}: write COUNT@SECONDS, as 10@3600.") from None
-    return found
-
-
 def answer(question: Question, home: Home) -> Simulated:
     """Play all scenarios.
 
@@ -218,7 +181,7 @@ def _check_jobs(scenario: Scenario) -> None:
     """Refuse what would be played for days; a stop rule ends a study earlier, at a time that nobody knows yet."""
     spec = simulated_spec(scenario, 0)
     jobs = expected_jobs(Study.create(spec))
-    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
+    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec():
         raise SpecError(
             f"{scenario.name}: the search plans {jobs:,} jobs, and at most {limits.SIMULATED_JOBS:,} are simulated; "
             "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=999)."
@@ -276,8 +239,7 @@ def _limits(
     if any(one.scenario.spec.shares for one in answers):
         found.append("A study that shares slots is played alone: it has all of them.")
     if question.drops:
-        fate = "its trial is gone" if question.drop == "abandon" else "its job is granted again at once"
-        found.append(f"A dropped job is noticed at that moment, and {fate}.")
+        found.append("A dropped job is noticed at that moment, and granted again at once.")
     if not target_given:
         found.append("No target was given: the goal is the best that every repeat of every scenario came to.")
     if len(answers[0].scenario.spec.objectives) > 1:

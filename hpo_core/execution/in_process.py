@@ -160,10 +160,7 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
         SpecError: the space has no such parameter, or a parameter cannot have its value.
     """
     try:
-        wanted = _filled(
-            space, read_params(space, given), {name: one.default for name, one in space.parameters.items()}
-        )
-        fixed = given_values(space, wanted, "--params")
+        fixed = given_values(space, read_params(space, given), "--params")
     except ValueError as error:
         raise SpecError(str(error)) from None
     constants = {name: value for name, value in drawn.items() if name not in space.parameters}

@@ -24,7 +24,6 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import FencedError, HpoError, JournalError
-from hpo_core.model.events import StudyHalted
 from hpo_core.model.short_text import cut
 from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.placement.placer import Placer
@@ -243,8 +242,6 @@ class Loop:
         """Attempts on devices that are gone, which nobody else would report."""
         self._doubts: list[tuple[float, Report]] = []
         """Reports that are held back, and since when."""
-        self._cancelled_for: StudyHalted | None = None
-        """The halt for which running attempts were cancelled since the last poll."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -371,7 +368,6 @@ class Loop:
         while self._doubts and now >= self._doubts[0][0] + DOUBT_SECONDS:
             self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
-        self._cancelled_for = None
         self.study.tick()
         self._notice_capacity()
         self._act()
@@ -406,14 +402,8 @@ class Loop:
             attempts.synchronize(state.wanted())
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
             self._cancel(set(attempts.under_way()) - wanted)
-        if state.halted is not None:
-            if (
-                state.halted is not self._cancelled_for
-            ):  # once a poll, not at every report: that would be (number of workers) squared
-                self._cancelled_for = state.halted
-                self._cancel(self.study.to_cancel())
-            if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
-                self._cancel([job.key for job in attempts.waiting])
+        if state.halted is not None and state.halted.rule != "total_resource":  # it counts granted jobs as used
+            self._cancel([job.key for job in attempts.waiting])
         if self._homeless:  # a device that is lost may hold its jobs for ever
             self._cancel(self._homeless)
         if attempts.waiting:

@@ -185,8 +185,7 @@ class SharedDevices(Placer):
         self.estimates = estimates
         self._meter = meter
         self._packing = packing
-        self._ahead = packing.look_ahead or (8 if free_choice else 1)
-        self._ahead_is_total = packing.look_ahead is not None
+        self._ahead = 8 if free_choice else 1
         self.room = SharedRoom(packing, estimates, constants=constants, alone=alone)
         self._judge = AttemptJudge(self.room)
         self._left = self.room.left()
@@ -256,8 +255,7 @@ class SharedDevices(Placer):
     def _wanted(self) -> int:
         if not self.room.empty.devices:
             return 0
-        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self.room.empty.devices)
-        return len(self) + ahead
+        return len(self) + self._ahead * len(self.room.empty.devices)
 
     def new_placements(self) -> list[JobPlaced]:
         """Placements that the journal does not hold yet: jobs that began or hold less, and run."""

@@ -26,15 +26,12 @@ from hpo_core.pool.division import Claim, divide, ideal_shares
 
 
 def capacity_of(members: Iterable[Member], named: Collection[str] = ()) -> int:
-    """Size of a pool: the smallest that settings state, else what the largest cluster has.
+    """Size of a pool: what the largest cluster of its members has.
 
     Args:
         named: names that the members hold or could use, of which there are as many at least.
     """
-    found = list(members)
-    stated = [member.stated for member in found if member.stated is not None]
-    there = max(max((member.seen for member in found), default=0), len(named))
-    return min(*stated, there) if stated and named else min(stated, default=there)
+    return max(max((member.seen for member in members), default=0), len(named))
 
 
 class Position(msgspec.Struct, frozen=True):

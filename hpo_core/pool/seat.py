@@ -83,8 +83,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The controller, told apart from every other one."""
     weight: float = 1.0
     priority: int = 0
-    slots: int | None = None
-    """Slots of the pool; None: as many as there are."""
     shared_cluster: bool = True
     """True if the members use one cluster; else each has workers of its own."""
     preempt_after: float | None = None
@@ -128,7 +126,6 @@ def terms_of(spec: StudySpec, owner: Owner) -> Terms:
         owner=f"{owner.label()}:{owner.born:.2f}",
         weight=share.weight,
         priority=share.priority,
-        slots=share.slots,
         shared_cluster=isinstance(spec.cluster, AddressClusterSpec),
         preempt_after=share.preempt,
     )
@@ -194,7 +191,6 @@ class PoolSeat:
             owner=terms.owner,
             weight=terms.weight,
             priority=terms.priority,
-            stated=terms.slots,
             kind=kind.word,
             patience=kind.patience,
         )

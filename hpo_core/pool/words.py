@@ -73,7 +73,6 @@ def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
         return ""
     words = [f"pool {share.pool}" if share.pool is not None else f"the {unit}s of its cluster"]
     words += [f"weight {share.weight:g}", f"priority {share.priority}"]
-    words += [] if share.slots is None else [_plural(share.slots, unit)]
     words += [] if share.preempt is None else [f"may preempt after {share.preempt:g} s"]
     return ", ".join(words)
 

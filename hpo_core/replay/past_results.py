@@ -21,6 +21,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]
+TRIED_FIRST = 3
 MOST_SHOWN = 300
 """Results of earlier studies that a sampler is shown at most."""
 DECAY = 0.5
@@ -30,7 +31,7 @@ DECAY = 0.5
 def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
     """The spec with its warm start filled in; unchanged where it has none, or has it filled in.
 
-    Proposals: of each study in turn the best configuration, then of each the next one, until there are ``first``
+    Proposals: of each study in turn the best configuration, then of each the next one, until there are three
     different ones. A study's best are those trained furthest, and of these the ones with the smallest loss. A
     parameter with one choice gets it (so ``data: {type: categorical, choices: [new.npz]}`` moves them to new data);
     configurations that do not lie in the space are left out.
@@ -54,7 +55,7 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
     numbers: dict[tuple[int, int], int] = {}
     for place in range(max(map(len, found), default=0)):
         for age, trials in enumerate(found):
-            if len(proposals) < warm.first and place < len(trials):
+            if len(proposals) < TRIED_FIRST and place < len(trials):
                 params, trial = trials[place]
                 if params not in proposals:
                     numbers[age, trial.number] = len(proposals)

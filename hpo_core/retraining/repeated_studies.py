@@ -80,7 +80,7 @@ def tuning_spec(source: StudySpec, name: str, *, data: str, studies: Sequence[st
         key: text that the new study's seed is derived from, such as the fingerprint of the data.
     """
     plain = source.plain()
-    fixed = {"type": "categorical", "choices": [data], "static": True}
+    fixed = {"type": "categorical", "choices": [data]}
     seed = derive_seed(source.seed, f"retrain/{key}", 0)
     warm = None if source.search.outline().own_configurations else {"studies": list(studies)}
     changed = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpo_core.model import limits
 from hpo_core.model.short_text import meant_or_known, some
-from hpo_core.model.space import CategoricalParameter, NormalParameter, NumberParameter, ParameterType, SearchSpace
+from hpo_core.model.space import NumberParameter, ParameterType, SearchSpace
 from hpo_core.model.space.choices import ListedParameter
 from hpo_core.model.space.value_tests import said
 from hpo_core.model.trial import Params
@@ -123,19 +123,11 @@ def notices(name: str, space: SearchSpace, *, ours: bool, listed: bool) -> list[
         listed: whether the search method lists its configurations (a grid), so that nothing is drawn.
     """
     parts = space.parameters
-    weighted = [one for one, p in parts.items() if isinstance(p, CategoricalParameter) and p.weights is not None]
-    if listed:
-        return [f"A grid tries every choice of {some(weighted)} alike; their weights say nothing."] if weighted else []
-    if ours or name == RANKED_GP:
+    if ours or listed or name == RANKED_GP:
         return []
-    normal = [one for one, p in parts.items() if isinstance(p, NormalParameter)]
     dependent = [one for one in parts if space.is_dependent(one)]
     stepped = [one for one, p in parts.items() if isinstance(p, NumberParameter) and p.is_stepped_log()]
     found = []
-    if weighted:
-        found.append(f"{name} takes all choices of {some(weighted)} as equally likely; their weights say nothing.")
-    if normal:
-        found.append(f"{name} sees {some(normal)} by its distribution function, from 0 to 1; Optuna has none of these.")
     if dependent:
         found.append(f"{name} sees {some(dependent)} as a share, from 0 to 1, of the range that other values give it.")
     if stepped:
@@ -154,12 +146,11 @@ def listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> list[
     Raises:
         ValueError: the space has no such list, or it is too long; place, value, rule and cure.
     """
-    for one, parameter in space.parameters.items():
-        if space.is_dependent(one) or isinstance(parameter, NormalParameter):
-            what = "has a range that depends on another value" if space.is_dependent(one) else f"is {parameter.type}"
+    for one in space.parameters:
+        if space.is_dependent(one):
             raise ValueError(
-                f"sampler {name}: {one} {what}, and has no list of values; use random or TPESampler, or give {one} "
-                "numbers as ends"
+                f"sampler {name}: {one} has a range that depends on another value, and has no list of values; use "
+                f"random or TPESampler, or give {one} numbers as ends"
             )
     if name == "GridSampler":
         values = _values_of_grid(arguments["search_space"], space)

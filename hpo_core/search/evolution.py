@@ -241,11 +241,15 @@ class Explorer:
 
     Args:
         factors: one of which a number is multiplied by.
+        static: parameters that a child has from its parent.
         resample: probability that a parameter is drawn anew.
     """
 
-    def __init__(self, space: SearchSpace, seed: int, *, factors: Sequence[float], resample: float) -> None:
+    def __init__(
+        self, space: SearchSpace, seed: int, *, factors: Sequence[float], resample: float, static: Sequence[str] = ()
+    ) -> None:
         self._space = space
+        self._static = frozenset(static)
         self._resample = resample
         self._seed = seed
         self._factors = factors
@@ -270,7 +274,7 @@ class Explorer:
             stream = Stream(self._seed, f"explore/{purpose}{name}", number)
             if name not in parent:
                 values[name] = parameter.draw(stream)
-            elif parameter.static:
+            elif name in self._static:
                 fits = not self._space.is_dependent(name) or parameter.contains(parent[name])
                 values[name] = parent[name] if fits else parameter.draw(stream)
             elif stream.uniform() < self._resample:

@@ -38,12 +38,14 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.short_text import at_most
+from hpo_core.model.short_text import at_most, meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import Outline, Resource, SearchContext, SearchProgress, SearchSettings
 
+RESAMPLED = 0.25
+"""Probability that truncation draws a parameter anew (ASHA, A.3)."""
 OPPONENTS_FROM = 2
 """Generations, up to the initiator's own, that opponents come from; truncation, too, goes on from these alone."""
 
@@ -61,17 +63,14 @@ class PbtSearch(SearchSettings):
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
     selection: Literal["tournament", "truncation"] = Field(
         default="tournament",
-        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
+        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best "
+        "with a quarter of the parameters drawn.",
     )
     reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",
         description="eager: whoever ended initiates as soon as there is somebody to meet; generation (the paper): free "
         "workers sample until population trials have ended, then trials of generations with that many initiate; "
         "barrier: a generation ends before the next one begins.",
-    )
-    opponents: Literal["past", "same", "any"] = Field(
-        default="past",
-        description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
     )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
@@ -81,9 +80,7 @@ class PbtSearch(SearchSettings):
     perturb: list[Annotated[float, Field(gt=0, lt=1e6)]] = Field(
         default=[0.8, 1.2], min_length=1, description="Factors of numbers; ordered choices move to a neighbour."
     )
-    resample: float | None = Field(
-        default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
-    )
+    static: list[str] = Field(default_factory=list, description="Parameters that are never mutated, once drawn.")
     max_gap: int | None = Field(
         default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
     )
@@ -96,14 +93,14 @@ class PbtSearch(SearchSettings):
         """Units behind a trial whose ancestors all went on."""
         return self.generations * self.steps_per_generation
 
-    @property
-    def resample_probability(self) -> float:
-        if self.resample is None:
-            return 0.25 if self.selection == "truncation" else 0.0
-        return self.resample
-
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        return Explorer(space, seed, factors=self.perturb, resample=self.resample_probability)
+        resample = RESAMPLED if self.selection == "truncation" else 0.0
+        return Explorer(space, seed, factors=self.perturb, resample=resample, static=self.static)
+
+    def check_space(self, space: SearchSpace, seed: int) -> None:
+        if unknown := [name for name in self.static if name not in space.parameters]:
+            meant = meant_or_known(unknown[0], space.parameters, "it has")
+            raise ValueError(f"search.static: {shown(unknown[0])} is no parameter of the space; {meant}")
 
     def create(self, context: SearchContext) -> Pbt:
         return Pbt(self, context.space, context.seed)
@@ -134,9 +131,8 @@ class Pbt(SearchMethod):
     """A population, asked which member trains next and from whose weights.
 
     ``selection`` says how the parent is found (:class:`~hpo_core.search.evolution.Parents`). Opponents come
-    from the last two generations up to the initiator's own (``opponents: past``), from its own alone
-    (``same``), or from later ones too (``any``; 4.8 compares the three). A trial that diverged or was abandoned
-    initiates, too; where no trial can be its child's parent, the member begins anew.
+    from the last two generations up to the initiator's own. A trial that diverged or was abandoned initiates, too;
+    where no trial can be its child's parent, the member begins anew.
 
     Checkpoints go (``ruled_out``) once every trial up to some generation has initiated: those of generations that no
     later initiator may meet.
@@ -208,10 +204,7 @@ class Pbt(SearchMethod):
         return not any(self.sessions[number].generation in reach for number in self.running)
 
     def _reach(self, generation: int) -> range:
-        oldest = generation + 1 - OPPONENTS_FROM if self.settings.opponents != "same" else generation
-        later = self.settings.opponents == "any" and self.settings.reproduction != "barrier"
-        newest = self._newest if later else generation
-        return range(max(0, oldest), newest + 1)
+        return range(max(0, generation + 1 - OPPONENTS_FROM), generation + 1)
 
     def _idle(self) -> Action:
         return WAIT if self.running else DONE
@@ -368,5 +361,5 @@ class Pbt(SearchMethod):
             if session.parent is not None:
                 parent = self.sessions[session.parent]
                 assert parent.ended
-                ahead = self.settings.selection == "truncation" or self.settings.opponents == "any"
+                ahead = self.settings.selection == "truncation"
                 assert parent.generation < session.generation or ahead, "the parent is of a later generation"

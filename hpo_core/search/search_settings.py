@@ -172,7 +172,7 @@ class SearchSettings(Part, ABC):
         """The parameters of a trial by its number, where the method says them itself (see ``own_configurations``)."""
         return None
 
-    def grid(self, space: SearchSpace, seed: int) -> Grid | None:
+    def grid(self, space: SearchSpace) -> Grid | None:
         """The points, where the configurations are those of a grid."""
         return None
 

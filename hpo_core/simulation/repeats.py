@@ -203,7 +203,7 @@ def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
         spec = spec.model_copy(update={"data": None, "training": spec.training.model_copy(update={"gang": 1})})
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
         retries = spec.training.retries | {Outcome.LOST: ENDLESS}
-        training: dict[str, Any] = {"retries": retries, "max_lost": None}
+        training: dict[str, Any] = {"retries": retries}
         if scenario.faults.drop == "abandon":
             training |= {"retries": retries | {Outcome.ERROR: 0}, "fail_fast": None}
         changes["training"] = spec.training.model_copy(update=training)

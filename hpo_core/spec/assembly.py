@@ -31,7 +31,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
         constraints=tuple(spec.constraints),
         max_resource=spec.search.outline().max_resource,
         past=warm.past if warm is not None else (),
-        start_with=spec.first_configurations,
+        start_with=spec.start_with,
     )
     sampler = samplers.create(spec.sampler.name, spec.sampler.arguments, context)
     if warm is not None and warm.proposals:

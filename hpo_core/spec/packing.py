@@ -45,9 +45,6 @@ class DemandSpec(Part):
         default=None, description="Percent of the device's compute while it runs, at most 100."
     )
     cores: float | None = Field(default=None, description="CPU cores that it keeps busy.")
-    unit_seconds: float | None = Field(
-        default=None, description="Seconds per unit of training: policies begin the longest jobs first."
-    )
     function: FunctionName | None = Field(
         default=None,
         pattern=FUNCTION,
@@ -116,13 +113,6 @@ class PackingSpec(Part):
         description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
         "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
-    )
-    look_ahead: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Jobs granted beyond those that run, for the policy to choose from; null: one for each device, or "
-        "eight where the search never waits for results (random, grid).",
     )
 
     @field_validator("mps", mode="before")

@@ -13,7 +13,7 @@ from hpo_core.model.short_text import shown
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.spec.sections import AddressClusterSpec, LocalCudaClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -59,7 +59,7 @@ REFUSALS = (
     ),
     Refusal(
         "search {method} without configs",
-        lambda spec: spec.search.outline().endless and spec.stop == type(spec.stop)(running=spec.stop.running),
+        lambda spec: spec.search.outline().endless and spec.stop == type(spec.stop)(),
         "it has no end",
         "give configs, or a stop rule (stop: total_resource, seconds or target)",
     ),
@@ -112,10 +112,10 @@ REFUSALS = (
         "write it as train(trial) with trial.track() and trial.steps(), or drop training.gang",
     ),
     Refusal(
-        "training.gang = {gang} needs {least} slots at once, and {size_setting} gives {size}",
-        lambda spec: spec.gangs and (size := _size(spec)) is not None and size < least_slots(spec),
+        "training.gang = {gang} needs {least} slots at once, and cluster.workers gives {size}",
+        lambda spec: spec.gangs and (size := spec.cluster.size) is not None and size < least_slots(spec),
         "no job could ever {begin}",
-        "raise {size_setting} to {least}, or {smaller}",
+        "raise cluster.workers to {least}, or {smaller}",
     ),
     Refusal(
         "cluster.workers = {workers}, and data",
@@ -158,20 +158,6 @@ REFUSALS = (
         lambda spec: spec.share is not None and spec.share.pool is None and not _is_shared(spec),
         "nobody else could share them",
         "give the pool a name (share: {{pool: cpu}}), the same one in each study that shares",
-    ),
-    Refusal(
-        "share.slots = {slots}, and {cluster}",
-        lambda spec: spec.share is not None and spec.share.slots is not None and _is_shared(spec),
-        "the pool has as many slots as that cluster",
-        "drop share.slots",
-    ),
-    Refusal(
-        "share.slots = {slots}, and training.gang = {gang}",
-        lambda spec: (
-            spec.share is not None and spec.gangs and (spec.share.slots or least_slots(spec)) < least_slots(spec)
-        ),
-        "no job could ever {begin}",
-        "raise share.slots to {least}, or {smaller}",
     ),
 )
 
@@ -219,19 +205,10 @@ def _figures(spec: StudySpec) -> dict[str, object]:
         "gang": spec.training.gang,
         "workers": spec.cluster.scales,
         "least": least_slots(spec),
-        "size": _size(spec),
-        "size_setting": "cluster.devices" if isinstance(spec.cluster, LocalCudaClusterSpec) else "cluster.workers",
-        "slots": None if spec.share is None else spec.share.slots,
+        "size": spec.cluster.size,
         "begin": "grow" if grows else "begin",
         "smaller": "set training.gang to 1" if grows else "lower training.gang",
     }
-
-
-def _size(spec: StudySpec) -> int | None:
-    cluster = spec.cluster
-    if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
-        return len(cluster.devices)
-    return cluster.size
 
 
 def _is_shared(spec: StudySpec) -> bool:
@@ -259,10 +236,8 @@ def check_given(spec: StudySpec, space: SearchSpace) -> None:
             f"{most}; drop some, or let the search have more"
         )
     seen: dict[str, int] = {}
-    for i, values in enumerate(spec.first_configurations):
+    for i, values in enumerate(spec.start_with):
         where = f"start_with[{i}]"
-        if spec.start_with[i] == "default" and not values:
-            raise ValueError(f"{where} is default, and no parameter of the space has a default; give one, or drop this")
         given = given_values(space, values, where)
         _check_completion(space, given, where)
         first = seen.setdefault(json.dumps(given), i)

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from hpo_core.model import limits
-from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
+from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
@@ -95,13 +95,9 @@ class TrainingSpec(Part):
     )
     retries: dict[Outcome, int] = Field(
         default_factory=dict,
-        description="Further attempts at one target after each kind of failure; merged over the defaults.",
-    )
-    max_lost: int | None = Field(
-        default=3,
-        ge=1,
-        description="A trial that lost its worker so often, while others did not, is abandoned; null: the study halts "
-        "after retries.lost.",
+        description="Further attempts at one target after each kind of failure; merged over the defaults. A trial that "
+        "lost its worker three times, while others did not, is abandoned; with a number for lost the study halts after "
+        "so many instead.",
     )
     fail_fast: int | None = Field(
         default=5,
@@ -133,6 +129,13 @@ class TrainingSpec(Part):
         """Number of failures of this kind that one target may have before the trial is abandoned."""
         return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
 
+    @property
+    def most_losses(self) -> int | None:
+        """Losses after which a trial is abandoned where others lose no worker; None: it never is for them."""
+        return None if Outcome.LOST in self.retries else MOST_LOSSES
+
+
+MOST_LOSSES = 3
 
 DEFAULT_RETRIES: dict[Outcome, int] = {
     Outcome.ERROR: 0,
@@ -147,18 +150,13 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
 
 
 class StopSpec(Part):
-    """Rules that end a study before its search does; it can be resumed, which grants the same again."""
+    """Rules that end a study before its search does; running jobs finish. A resume grants the same again."""
 
     total_resource: int | None = Field(
         default=None, ge=1, description="Units of training in all; grants end when used and running ones reach it."
     )
     seconds: float | None = Field(default=None, gt=0, description="Wall-clock seconds a controller drives the study.")
     target: float | None = Field(default=None, description="Value of the (first) metric that is good enough.")
-    running: Literal["finish", "cancel"] = Field(
-        default="finish",
-        description="Whether running jobs finish or are cancelled (a resume trains them again); total_resource counts "
-        "running ones as used, so they finish.",
-    )
 
 
 class CheckpointSpec(Part):
@@ -223,7 +221,8 @@ class ShareSpec(Part):
         default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="Name of the pool. Without one, studies at the same cluster.address share its slots. Workers that "
-        "are started for the study need a name: studies of one machine that give the same one share.",
+        "are started for the study need a name: studies of one machine that give the same one share as "
+        "many slots as the largest of their clusters has.",
     )
     weight: float = Field(
         default=1.0,
@@ -237,13 +236,6 @@ class ShareSpec(Part):
         le=MOST_PRIORITY,
         description="Studies of a higher priority get all slots that they can use first. `hpo share` changes it.",
     )
-    slots: int | None = Field(
-        default=None,
-        ge=1,
-        le=MOST_SLOTS,
-        description="Slots of the pool (with packing: devices), where each study starts workers of its own; where "
-        "studies state different numbers, the smallest. Default: as many as the largest of their clusters has.",
-    )
     preempt: float | None = Field(
         default=None,
         ge=1,
@@ -254,13 +246,12 @@ class ShareSpec(Part):
 
 
 class WarmStartSpec(Part):
-    """Begin with what earlier studies found: their incumbents first; a sampler is shown some of their results.
+    """Begin with what earlier studies found: their three best configurations first, then their results for a sampler.
 
     It is shown half of the newest study's, a quarter of the one before, and so on.
     """
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    first: int = Field(default=3, ge=0, le=1000, description="How many of their best configurations are tried first.")
     proposals: list[dict[str, Any]] | None = Field(
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
@@ -281,13 +272,6 @@ class TrackingSpec(Part):
         default=None,
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
-    )
-    wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long, at most, the end of a study waits until its copy is complete; in a terminal it does "
-        "not wait.",
     )
 
     @field_validator("mlflow")
@@ -320,24 +304,17 @@ class ScalingSpec(Part):
         le=1,
         description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
     )
-    most: int | None = Field(
-        default=None,
-        ge=2,
-        le=MOST_RANKS,
-        description="Slots that one trial may have at most; null: as many as are worth it.",
-    )
     speedups: dict[int, float] = Field(
         default_factory=dict,
-        description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used.",
+        description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used, "
+        "so the largest is the most that a trial gets.",
     )
 
     @model_validator(mode="after")
     def _check_speedups(self) -> ScalingSpec:
-        most = self.most or MOST_RANKS
         for ranks, speedup in sorted(self.speedups.items()):
-            if not 2 <= ranks <= most:
-                given = " (scaling.most)" if self.most else ""
-                raise ValueError(f"speedups names {ranks} ranks; sizes must be from 2 to {most}{given}; drop it")
+            if not 2 <= ranks <= MOST_RANKS:
+                raise ValueError(f"speedups names {ranks} ranks; sizes must be from 2 to {MOST_RANKS}; drop it")
             if not 0 < speedup <= ranks:
                 raise ValueError(
                     f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
@@ -500,7 +477,8 @@ class SlurmClusterSpec(ClusterSettings):
     """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
 
     The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
-    its walltime too, is submitted anew.
+    its walltime too, is submitted anew. Dask's configuration has ``jobqueue.slurm.interface``, the network interface
+    between nodes, such as ib0.
     """
 
     kind: Literal["slurm"] = "slurm"
@@ -518,7 +496,6 @@ class SlurmClusterSpec(ClusterSettings):
         pattern=r"^(\d+-)?\d+(:\d\d){0,2}$",
         description="Time limit of a Slurm job, in Slurm's format.",
     )
-    interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
     directives: list[str] = Field(
         default_factory=list,
         description="Further #SBATCH lines: --partition=gpu, --gres=gpu:1, --account=lab.",
@@ -539,55 +516,13 @@ class SlurmClusterSpec(ClusterSettings):
         return value
 
 
-class KubernetesClusterSpec(ClusterSettings):
-    """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.
+class LocalCudaClusterSpec(ClusterSettings):
+    """A worker for each NVIDIA GPU of this machine, which alone its jobs see, as device 0.
 
-    The controller and the pods must see the home folder under the same path: ``volume_claim`` is mounted there.
+    ``CUDA_VISIBLE_DEVICES`` chooses GPUs.
     """
 
-    kind: Literal["kubernetes"] = "kubernetes"
-    workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
-    image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
-    cpu: str = Field(default="1", description="CPUs of one pod, in Kubernetes' format: 2, 500m.")
-    memory: str = Field(default="4Gi", description="Memory of one pod.")
-    gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
-    volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
-    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where the volume is mounted in the pods.")
-
-    @field_validator("workers", mode="before")
-    @classmethod
-    def _check_workers(cls, value: Any) -> Any:
-        if isinstance(value, Mapping | WorkerRange):
-            raise ValueError(
-                "workers = {min, max}: the number of pods does not follow what the study can use, for that was never "
-                "tried; give one number, or kind: local or slurm"
-            )
-        return value
-
-    def cores_each(self, machine: int) -> int | None:
-        try:
-            whole = float(self.cpu.removesuffix("m")) / (1000 if self.cpu.endswith("m") else 1)
-        except ValueError:
-            return None
-        return max(1, int(whole))
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.volume_claim is None) != (self.mount_path is None):
-            raise ValueError("volume_claim and mount_path belong together; give both or none")
-        return self
-
-
-class LocalCudaClusterSpec(ClusterSettings):
-    """A worker for each NVIDIA GPU of this machine, which alone its jobs see, as device 0."""
-
     kind: Literal["local_cuda"] = "local_cuda"
-    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
-        default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
-    )
-
-    def cores_each(self, machine: int) -> int | None:
-        return None if self.devices is None else max(1, machine // len(self.devices))
 
     @property
     def place(self) -> str:
@@ -601,7 +536,7 @@ class LocalCudaClusterSpec(ClusterSettings):
 
 
 Cluster = Annotated[
-    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
+    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | LocalCudaClusterSpec,
     Field(discriminator="kind"),
 ]
 """The registry of kinds: a further kind is a further line."""

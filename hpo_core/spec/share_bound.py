@@ -59,6 +59,4 @@ def excess(share: ShareSpec | None, most: ShareSpec, *, at_address: bool) -> str
     if at_address and share.pool != most.pool:
         named = "none is named" if most.pool is None else f"the pool is {most.pool!r}"
         return f"share.pool = {share.pool!r} leaves nothing to the other studies at that address ({named})"
-    if share.slots is not None and (most.slots is None or share.slots < most.slots):
-        return f"share.slots = {share.slots} makes the pool smaller for all of its studies"
     return ""

@@ -124,15 +124,15 @@ def read_configurations(text: str) -> list[Any]:
     [{'lr': 0.001}]
     """
     try:
-        inline = text.lstrip()[:1] in ("{", "[") or text == "default"
+        inline = text.lstrip()[:1] in ("{", "[")
         data = read_yaml(text)[0] if inline else _read(Path(text))[0]
     except yaml.YAMLError as error:
         raise SpecError(f"--start-with {shown(text)}: is no YAML ({error}). Write {{name: value, ...}}.") from None
     found = data if isinstance(data, list) else [data]
-    if not all(isinstance(one, dict) or one == "default" for one in found):
+    if not all(isinstance(one, dict) for one in found):
         raise SpecError(
             f"--start-with {shown(text)}: holds {shown(data)} where a configuration or a list of them belongs; write "
-            "{name: value, ...}, or default."
+            "{name: value, ...}."
         )
     return found
 

@@ -14,7 +14,6 @@ from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.model.space.search_space import default_values
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.samplers.registry import check_space as check_sampled_space
@@ -77,10 +76,9 @@ class StudySpec(Part):
         default_factory=list,
         description="Combinations that are never tried, in the form of ``when``: ``{optimizer: sgd, lr: {low: 0.1}}``.",
     )
-    start_with: list[dict[str, Any] | Literal["default"]] = Field(
+    start_with: list[dict[str, Any]] = Field(
         default_factory=list,
-        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out. "
-        "``default``: the defaults of all parameters that have one.",
+        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out.",
     )
     constants: dict[str, Any] = Field(
         default_factory=dict,
@@ -140,6 +138,8 @@ class StudySpec(Part):
     @field_validator("start_with", mode="before")
     @classmethod
     def _flat_names(cls, given: Any) -> Any:
+        if isinstance(given, list) and "default" in given:
+            raise ValueError("holds default, and parameters have no defaults any more; write the configuration")
         return [flattened(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
 
     @field_validator("space", mode="before")
@@ -349,11 +349,6 @@ class StudySpec(Part):
         """Names of the parameters and constants that tell jobs with different needs apart."""
         return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
-    @property
-    def first_configurations(self) -> list[dict[str, Any]]:
-        """Configurations of ``start_with``, with the defaults written out."""
-        return [default_values(self.search_space()) if one == "default" else one for one in self.start_with]
-
     def plain(self) -> dict[str, Any]:
         """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""
         return self.model_dump(mode="json", exclude_defaults=False)
@@ -412,7 +407,15 @@ def _as_today(data: Any) -> Any:
         return data
     refuse_recorded_expressions(data.get("packing"))
     found = without_gone(data)
-    training = found.get("training")
+    training, search = found.get("training"), found.get("search")
+    if "lost" in data.get("training", {}).get("retries", ()) and data["training"].get("max_lost") is not None:
+        raise SpecError(
+            "journal: training.max_lost and training.retries.lost: this version has one of them; read this study with "
+            "the last one that had both, the development version of 2026-11-29."
+        )
     if isinstance(training, dict) and training.get("process") == "auto":
         found["training"] = training | {"process": "fresh"}
+    static = [name for name, parameter in data["space"].items() if parameter.get("static")]
+    if isinstance(search, dict) and search.get("method") == "pbt" and static:
+        found["search"] = search | {"static": static}
     return found

@@ -18,7 +18,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
-from hpo_core.spec.gone_settings import words_of_gone
+from hpo_core.spec.gone_settings import GONE_KINDS, words_of_gone
 from hpo_core.spec.sections import RANGE, Cluster
 from hpo_core.spec.sent_functions import FUNCTION
 
@@ -187,7 +187,7 @@ def explain(
         place = _without_tags(item["loc"], data)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = words_of_gone(place) or _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
+            message = words_of_gone(place, item["loc"]) or _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
         elif item["type"] == "missing":
             message = "is required and absent; add it"
         elif item["type"] == "union_tag_not_found":
@@ -254,6 +254,8 @@ def _why_text(value: Any, place: str) -> str:
 
 def _unknown_tag(context: Mapping[str, Any]) -> str:
     key, tag = str(context["discriminator"]).strip("'"), str(context["tag"])
+    if tag in GONE_KINDS:
+        return f"{key} = {shown(tag)} is gone: {GONE_KINDS[tag]}"
     return f"{key} = {shown(tag)} is unknown: {listed_and_meant(tag, _quoted(str(context['expected_tags'])))}"
 
 

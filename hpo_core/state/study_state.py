@@ -198,7 +198,7 @@ class StudyState:
                 if spec.measures_speedups:
                     self.speeds = MeasuredSpeeds()
                 self._best = self.best_of_highest_rung if spec.best_of == "highest_rung" else self.best_of_all
-                self.queue.extend(spec.first_configurations)
+                self.queue.extend(spec.start_with)
 
     def _no_longer_runs(self, trial: TrialRecord, target: int) -> int:
         units = target - trial.resource

@@ -3,18 +3,20 @@
 A loss is an attempt that is LOST on a worker that is named: worker or zygote died while it ran. An attempt lost with
 its controller names none, and says nothing. All counts begin anew with each controller, which has workers of its own.
 
-The rule (``training.max_lost``), decided after each loss of a trial at its present target:
+The rule, decided after each loss of a trial at its present target:
 
-- It has lost ``max_lost`` or more, and of the other trials some *ended by themselves* since its first loss (with a
+- It has lost three or more, and of the other trials some *ended by themselves* since its first loss (with a
   result or a failure of their own) and none lost a worker: it is abandoned.
-- It has lost ``max_lost`` or more, and that is no accident: with ``lost`` and ``ended`` of the other trials counted
+- It has lost three or more, and that is no accident: with ``lost`` and ``ended`` of the other trials counted
   since its first loss, the chance of so many losses in a row, ``((lost + 1) / (lost + ended + 2)) ** losses``, is below
   one in a hundred, and others have ended in this study: it is abandoned as well. So several harmful trials do not hide
   each other, one that runs alone is abandoned at its seventh loss, and in a study whose workers die at random hardly
   any trial is.
 - It has used up ``retries.lost`` (10) otherwise: the study halts, and a person decides.
 
-So that there is something to compare, a trial one loss short of ``max_lost`` lets other work go first, and waits for
+A study that sets ``training.retries.lost`` itself has the last rule alone.
+
+So that there is something to compare, a trial with two losses lets other work go first, and waits for
 what runs, until another attempt has ended by itself. At most :data:`MOST_DEFERRED` trials do, so that a dying cluster
 does not open trial after trial.
 """
@@ -85,7 +87,7 @@ class Losses:
         return self._count.get(trial, 0)
 
     def defers(self, trial: int, most: int) -> bool:
-        """True if other work goes before its next attempt; ``most`` is ``max_lost``."""
+        """True if other work goes before its next attempt."""
         return self.count(trial) >= max(1, most - 1) and self._latest_end < self._last[trial]
 
     def is_at_fault(self, trial: int, most: int) -> bool:

@@ -205,9 +205,9 @@ class Decider:
         if report.outcome is Outcome.STORAGE:
             if self._state.halted is None:
                 yield StudyHalted(report.message)
-        elif report.outcome is Outcome.LOST and self._spec.training.max_lost is not None:
+        elif report.outcome is Outcome.LOST and self._spec.training.most_losses is not None:
             if report.worker:
-                yield from self._lost_worker(grant, report, self._spec.training.max_lost)
+                yield from self._lost_worker(grant, report, self._spec.training.most_losses)
         elif retries_left(self._state, trial, report.outcome):
             pass
         elif report.outcome is Outcome.LOST:  # says nothing about the trial: a person must decide

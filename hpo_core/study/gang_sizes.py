@@ -84,7 +84,7 @@ class GrowingGangSizes(GangSizes):
         otherwise.
         """
         scaling, state = self._scaling, self._state
-        most = max(1, min(slots, scaling.most or slots))
+        most = max(1, slots)
         if scaling.speedups:
             given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
             return kappa(given, scaling.efficiency)
@@ -145,7 +145,7 @@ def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
 
 def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:
     speeds = state.speeds
-    if speeds is None or speeds.has_gangs or not speeds.relative or min(state.capacity, scaling.most or PILOT) < PILOT:
+    if speeds is None or speeds.has_gangs or not speeds.relative or state.capacity < PILOT:
         return False
     action = method.next_action()
     return isinstance(action, Promote) and speeds.knows(action.trial)

@@ -68,7 +68,7 @@ class Grants:
         waiting = self._state.waiting
         if not waiting:
             return None, self._method.next_action()
-        most, losses = self._spec.training.max_lost, self._state.losses
+        most, losses = self._spec.training.most_losses, self._state.losses
         if most is None:
             return waiting[0], WAIT
         ready = next((number for number in waiting if not losses.defers(number, most)), None)

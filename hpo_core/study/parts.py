@@ -90,14 +90,6 @@ class StopRules:
         best = state.incumbent
         return target is not None and best is not None and best.loss <= target * self._sign
 
-    def cancels(self, state: StudyState) -> bool:
-        """True if running attempts are to be cancelled, because a rule halted the study that says so.
-
-        ``total_resource`` counts running attempts as spent: cancelled, they would have been paid for nothing.
-        """
-        halted = state.halted
-        return self._rules.running == "cancel" and halted is not None and halted.rule not in ("", "total_resource")
-
     def due(self, state: StudyState, now: float | None = None) -> tuple[str, str] | None:
         """(rule, reason) of a rule that is met, or None; ``now`` defaults to the last stimulus' time."""
         rules = self._rules

@@ -474,12 +474,6 @@ class Study:
         """Checkpoints that may still be needed; the object follows the study from its first use on."""
         return self.parts.checkpoints
 
-    def to_cancel(self) -> list[tuple[int, int]]:
-        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks."""
-        if not self.rules.cancels(self.state):
-            return []
-        return [(grant.trial, grant.attempt) for grant in self.state.running.values()]
-
     def to_optuna(self, storage: Any = None, name: str | None = None) -> optuna.Study:
         """A copy as an Optuna study, for Optuna's figures: all trials as they are now.
 

@@ -77,28 +77,12 @@ def open_client(tracking_uri: str) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
         logging.getLogger(name).setLevel(logging.ERROR)
-    with _alone(tracking_uri), _levels_of_logging_kept():
+    with _alone(tracking_uri):
         _make_store(sqlite_file(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
         if is_database(tracking_uri):
             client.search_experiments(max_results=1)
     return client
-
-
-@contextlib.contextmanager
-def _levels_of_logging_kept() -> Iterator[None]:
-    # Undo what older MLflow (seen with 3.4) does to logging when it migrates a store: it shows its own, hides ours.
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    off = logging.root.manager.disable
-    logging.disable(max(off, logging.INFO))
-    try:
-        yield
-    finally:
-        logging.disable(off)
-        root.setLevel(level)
-        root.handlers[:] = handlers
-        logging.getLogger("alembic").setLevel(logging.ERROR)
 
 
 def _make_store(database: Path | None) -> None:
@@ -189,7 +173,6 @@ class RunStore:
         self.client = client
         self.tracking_uri = tracking_uri
         self.experiment_id = self._experiment(experiment, artifact_location)
-        self._files: dict[str, Any] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
         from mlflow.exceptions import MlflowException
@@ -275,22 +258,10 @@ class RunStore:
             self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
         run.tags |= fresh
 
-    def _files_of(self, run: KnownRun) -> Any:
-        """MLflow's ``ArtifactRepository`` of a run.
-
-        The clients of MLflow 3.4 and 3.5 send files to the server that the environment names, whatever their own is.
-        """
-        if run.run_id not in self._files:
-            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-            where = str(self.client.get_run(run.run_id).info.artifact_uri)
-            self._files[run.run_id] = get_artifact_repository(where, tracking_uri=self.tracking_uri)
-        return self._files[run.run_id]
-
     def upload(self, run: KnownRun, path: Path, folder: str | None = None) -> None:
         """Write a file, or what a folder holds, among a run's files, or into a ``folder`` of these."""
-        files = self._files_of(run)
-        (files.log_artifacts if path.is_dir() else files.log_artifact)(str(path), folder)
+        write = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
+        write(run.run_id, str(path), folder)
 
     def write_text(self, run: KnownRun, text: str, name: str) -> None:
         """Write a file of a run."""
@@ -298,13 +269,6 @@ class RunStore:
             file = Path(side) / name
             file.write_text(text, encoding="utf-8")
             self.upload(run, file)
-
-    def remove(self, run: KnownRun, path: str) -> None:
-        """Remove a file or folder of a run; harmless where that cannot be done."""
-        try:
-            self._files_of(run).delete_artifacts(path)
-        except Exception as error:
-            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)
 
     def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
         """Bring a run's status and end time to what they should be; nothing is written where they are."""

@@ -16,21 +16,17 @@ from hpo_core.state import TrialRecord
 from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
 from hpo_core.tracking.trial_description import at, state_word, states, trial_description
-from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import entry_levels, halt_words
 from hpo_core.views.states import STUDY_IN_MLFLOW, TRIAL_IN_MLFLOW, study_word
 from hpo_core.views.summary import (
     StudySummary,
     constraint_words,
-    front_members,
     other_best_words,
     rule_words,
     summarize,
 )
 
 _LONGEST_LIST = 250
-_LONGEST_FRONT = 20
-"""Rows of the table in the study's description."""
 
 
 def trial_name(study: str, number: int) -> str:
@@ -103,13 +99,12 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(
-            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials, below (tag `hpo.pareto` "
-            "= `front`, file `front.json`)"
+            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = "
+            "`front`, file `front.json`)"
         )
     lines += [
         f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
-        f"- cost: {_cost_words(fold)}",
         f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
         f'- its trials: filter `params.study = "{spec.study}"`, sort by `{legal_key(f"{FINAL}{spec.metric.name}")}`',
     ]
@@ -121,25 +116,13 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
     if state.halted is not None:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
-    if len(spec.objectives) > 1:
-        lines += front_table(fold)
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
-
-
-def _cost_words(fold: TrackedStudy) -> str:
-    state = fold.state
-    counts = {
-        "trial": len(state.trials), "job": state.completed_jobs, "failed attempt": state.failed_attempts,
-        "abandoned trial": state.abandoned_trials,
-    }  # fmt: skip
-    words = [plural(count, what) for what, count in counts.items() if count or what in ("trial", "job")]
-    return f"{', '.join(words)}; {plural(state.resource_used, fold.spec.unit_word)} in {duration(fold.seconds)}"
 
 
 def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
@@ -153,22 +136,6 @@ def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
         **{f"trials/{word.replace(' ', '_')}": float(count) for word, count in states(fold).items()},
     }
     return [MetricPoint(key, value, fold.time, 0) for key, value in found.items()]
-
-
-def front_table(fold: TrackedStudy) -> list[str]:
-    """The Pareto front as a Markdown table, best first in the first objective; empty where there is none yet."""
-    members = front_members(fold.spec, fold.state)
-    if not members:
-        return []
-    names = [markdown_text(metric.name) for metric in fold.spec.objectives]
-    lines = ["", f"| trial | trained to | {' | '.join(names)} | parameters |", "| --- " * (len(names) + 3) + "|"]
-    for member in members[:_LONGEST_FRONT]:
-        values = " | ".join(f"{value:.6g}" for value in member.values.values())
-        params = markdown_code(json.dumps(member.params))
-        lines.append(f"| {member.trial} | {member.resource} | {values} | {params} |")
-    if (more := len(members) - _LONGEST_FRONT) > 0:
-        lines += ["", f"{more} more are in `front.json`."]
-    return lines
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
@@ -215,7 +182,6 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
-    "hpo.violation": lambda trial: trial.record.results[-1].violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
 }

@@ -1,16 +1,13 @@
-"""Files of the study's run: promotions, best parameters, front, visits, report, best checkpoint and model."""
+"""Files of the study's run: promotions, front, report, best checkpoint and model."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,8 +22,7 @@ from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.trial_description import promotions_csv
 from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
-from hpo_core.views.hop_views import plain_visits
-from hpo_core.views.summary import best_result, front_members
+from hpo_core.views.summary import front_members
 
 WEIGHTS = "weights.safetensors"
 PARAMS = "params.json"
@@ -89,41 +85,16 @@ MODEL_FOLDER = "model"
 log = logging.getLogger(__name__)
 
 
-def visits_csv(fold: TrackedStudy) -> str:
-    rows = [{"trial": trial.number, **visit} for trial in fold.state.trials for visit in plain_visits(fold.spec, trial)]
-    if not rows:
-        return ""
-    written = io.StringIO()
-    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return written.getvalue()
-
-
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
-    """Promotions (JSON and CSV) and best parameters; with several objectives the front."""
-    spec, best = fold.spec, best_result(fold.study, fold.study.best)
-    named = {"study": spec.study, "metric": spec.metric.name}
-    tables: dict[str, dict[str, Any]] = {
-        "promotions.json": {
-            "study": spec.study,
-            "metric": spec.metric.name,
-            "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
-            "promotions": msgspec.to_builtins(fold.promotions),
-        },
-        "best_params.json": {} if best is None else named | msgspec.to_builtins(best),
-    }
+    """Promotions; with several objectives the front."""
+    spec = fold.spec
     if len(spec.objectives) > 1:
-        front = msgspec.to_builtins(front_members(spec, fold.state))
-        tables["front.json"] = {"study": spec.study, "front": front}
-    for name, table in tables.items():
-        store.write_text(run, json.dumps(table, indent=1), name)
+        front = {"study": spec.study, "front": msgspec.to_builtins(front_members(spec, fold.state))}
+        store.write_text(run, json.dumps(front, indent=1), "front.json")
     store.write_text(run, promotions_csv(fold), "promotions.csv")
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
-    if visits := visits_csv(fold):
-        store.write_text(run, visits, "visits.csv")
     report = folder / "report.html"
     if report.is_file():
         store.upload(run, report)
@@ -146,9 +117,6 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
     store.upload(run, path, BEST_FOLDER)
     tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _upload_model(store, run, fold, folder, path)
     tags[BEST_DIGEST] = best.digest
-    for item in store.client.list_artifacts(run.run_id, BEST_FOLDER) if path.is_file() else ():
-        if not item.is_dir and Path(item.path).name not in (path.name, WEIGHTS, PARAMS):  # of an earlier end
-            store.remove(run, item.path)
     store.log(run, tags=tags)
 
 
@@ -165,8 +133,6 @@ def _upload_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pa
         plain, built = write_model(what, model, file, build=spec.build, code=code, side=Path(side))
         store.upload(run, plain, BEST_FOLDER)
         if built is not None:
-            if run.tags.get(MODEL_TAG):
-                store.remove(run, MODEL_FOLDER)
             store.upload(run, built, MODEL_FOLDER)
         return {
             WEIGHTS_TAG: f"{BEST_FOLDER}/{WEIGHTS}" if (plain / WEIGHTS).exists() else "",

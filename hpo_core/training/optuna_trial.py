@@ -227,7 +227,7 @@ def to_yaml(parameter: ParameterType) -> str:
     >>> to_yaml(IntParameter(type="int", low=1, high=8))
     '{type: int, low: 1, high: 8}'
     """
-    return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when", "default", "static"}))
+    return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when"}))
 
 
 def in_one_line(value: Any) -> str:

@@ -164,7 +164,7 @@ def grid_points(study: Study) -> list[GridPoint]:
 
 
 def _grid(study: Study) -> Grid | None:
-    return study.spec.search.grid(study.spec.search_space(), study.spec.seed)
+    return study.spec.search.grid(study.spec.search_space())
 
 
 def _key(params: Params, names: Sequence[str]) -> tuple[Any, ...]:

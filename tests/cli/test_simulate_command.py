@@ -98,15 +98,10 @@ def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) ->
         facts(study_file, *words, "--method", "random")
 
 
-def test_faults_speeds_joins_and_leaves(study_file: Path) -> None:
-    plain = facts(study_file, "--workers", 4, "--repeat", 1)["scenarios"][0]["runs"][0]
-    slow = facts(study_file, "--workers", 4, "--repeat", 1, "--speeds", "1,0.5")["scenarios"][0]["runs"][0]
+def test_faults(study_file: Path) -> None:
     faulty = facts(study_file, "--workers", 4, "--repeat", 1, "--stragglers", 0.5, "--drops", 0.05)
-    helped = facts(study_file, "--workers", 4, "--repeat", 1, "--join", "4@5", "--leave", "6@15")
-    assert slow["seconds"] > plain["seconds"]
     assert faulty["scenarios"][0]["runs"][0]["failed_attempts"] > 0
     assert "granted again" in " ".join(faulty["limits"])
-    assert helped["scenarios"][0]["runs"][0]["seconds"] != plain["seconds"]
 
 
 def test_a_past_study_answers_what_if(study_file: Path) -> None:
@@ -145,11 +140,7 @@ def test_a_search_without_configs_ends_by_its_rule(study_file: Path) -> None:
         (["--set", "search.reduction_factor"], "write KEY=VALUE"),
         (["--set", "search.eta=3"], "search.eta: unknown key"),
         (["--method", "magic"], "magic"),
-        (["--speeds", "fast"], "--speeds fast"),
-        (["--join", "5"], "write COUNT@SECONDS"),
-        (["--leave", "9@5"], "only 2 are there"),
         (["--drops", 2], "drops = 2.0"),
-        (["--drop", "forget"], "drop = 'forget'"),
         (["--seconds-per-unit", 0], "seconds per unit = 0.0"),
         (["--set", "seed=1", *[x for n in range(30) for x in ("--set", f"search.configs={n + 9}")]], "at most 24"),
     ],
@@ -205,5 +196,3 @@ def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path
     assert (played["name"], fixed["name"]) == ("0 to 30 workers", "30 workers")
     assert played["figures"]["seconds"] == fixed["figures"]["seconds"]
     assert played["figures"]["worker_seconds"]["median"] < fixed["figures"]["worker_seconds"]["median"]
-    with pytest.raises(SpecError, match="cluster.workers = 0 to 30 leaves that to .* give --workers N with them"):
-        hpo(study_file, *ranged, "--join", "2@5")

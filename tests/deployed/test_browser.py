@@ -230,7 +230,7 @@ def test_nothing_has_to_be_typed_as_json(deployed: Deployed, page_inside: Any, p
         page.get_by_text(tab, exact=True).first.wait_for()
     page.get_by_text("Population", exact=True).first.click()
     page.get_by_text("Units of training of one session.", exact=True).wait_for()
-    for kind in ("Float", "Int", "Categorical", "Normal"):
+    for kind in ("Float", "Int", "Categorical"):
         field(page, f"{kind} (Optional)").get_by_text("Add item").first.click()
     page.get_by_text("Largest value.").first.wait_for()
     assert not page.locator(".cm-editor").count()

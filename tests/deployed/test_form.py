@@ -39,21 +39,18 @@ def test_a_form_says_where_a_study_runs() -> None:
     assert made(permissions, cluster=None).cluster == LocalClusterSpec(workers=2)
     at = {"address": {"address": "tls://a:1"}}
     assert made(permissions, cluster=at).cluster == AddressClusterSpec(address="tls://a:1")
-    assert made(permissions, cluster={"local_cuda": {"advanced": {"devices": [1]}}}).cluster == LocalCudaClusterSpec(
-        devices=[1]
-    )
+    assert made(permissions, cluster={"local_cuda": {}}).cluster == LocalCudaClusterSpec()
     several = made(permissions, cluster={"local": {"workers": "{min: 1, max: 4}"}}).cluster
     assert several.scales is not None
     with pytest.raises(NotAllowedError, match="tls://b:1"):
         made(permissions, cluster={"address": {"address": "tls://b:1"}})
 
 
-@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
-def test_a_form_writes_no_lines_of_a_job_script(kind: str) -> None:
+def test_a_form_writes_no_lines_of_a_job_script() -> None:
     """They run code, also where the kind is allowed for study files."""
-    permissions = Permissions(("models.net:fit",), clusters=(kind,))
+    permissions = Permissions(("models.net:fit",), clusters=("slurm",))
     with pytest.raises(SpecError, match=r"form.cluster = .* must be one of \{local: \{...\}\}, \{address"):
-        made(permissions, cluster={kind: {"prologue": ["curl example.org | sh"], "image": "x"}})
+        made(permissions, cluster={"slurm": {"prologue": ["curl example.org | sh"]}})
 
 
 def test_everything_of_a_study_file_is_said_in_a_form(permissions: Permissions) -> None:
@@ -130,7 +127,7 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
         ({"space": {"float": [{"name": "w", "low": 1}]}}, r"form: space.w.high: is required"),
         ({"space": {"float": [{"low": 1}]}}, r"form.space.float.0 = .* must be a row with a name"),
         ({"space": {"categorical": [{"name": "c", "choices": ["a", "[{b: 1}]"]}]}}, "a mapping is no value"),
-        ({"space": {"whole": [RATE]}}, "must be a list of rows, by float, int, categorical, normal"),
+        ({"space": {"whole": [RATE]}}, "must be a list of rows, by float, int, categorical"),
         ({"search": {"bayes": {}}}, r"form.search = .* must be one of \{asha"),
         ({"search": {"asha": {"max_resource": 9}}}, "it has no end. Give configs|search asha without configs"),
         ({"seed": 7, "advanced": {"seed": 3}}, "form: seed stands in advanced and beside it; give it once"),
@@ -184,7 +181,7 @@ ROWS: dict[str, Any] = {
     "advanced": {
         "start_with": ["{x: 0.25}"],
         "constants": "{data: a.npz}",
-        "training": {"threads": "2", "max_lost": 0},
+        "training": {"threads": "2", "fail_fast": 0},
     },
 }
 """A form with a parameter of each kind, and fields that hold YAML."""
@@ -203,7 +200,7 @@ STUDY: dict[str, Any] = {
     "search": {"method": "random", "configs": 3, "max_resource": 2},
     "start_with": [{"x": 0.25}],
     "constants": {"data": "a.npz"},
-    "training": {"threads": 2, "max_lost": None},
+    "training": {"threads": 2, "fail_fast": None},
 }
 """The study file that says the same."""
 

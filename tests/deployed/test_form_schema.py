@@ -127,7 +127,7 @@ def test_the_form_shows_what_everybody_sets_and_folds_the_rest() -> None:
     assert (fields[0], fields[-1]) == ("objective", "advanced")
     assert shown_at_once(schema) == [
         "objective", "name", "search.asha.configs", "search.asha.max_resource", "metric.name", "metric.mode",
-        *(f"space.{one}" for one in ("float", "int", "categorical", "normal")), "sampler.name", "sampler.arguments",
+        *(f"space.{one}" for one in ("float", "int", "categorical")), "sampler.name", "sampler.arguments",
         "cluster.local.workers",
     ]  # fmt: skip
     rows = {name: one["items"]["properties"] for name, one in schema["properties"]["space"]["properties"].items()}
@@ -178,7 +178,7 @@ def test_a_part_that_is_missing_in_a_fold_or_tab_is_left_to_the_run() -> None:
     for more in (
         {"advanced": {"data": {"scheduler": "exact"}}},
         {"search": {"asha": {"configs": -1, "max_resource": 3}}},
-        {"advanced": {"seed": -1, "training": {"max_lost": -1}}},
+        {"advanced": {"seed": -1, "training": {"fail_fast": -1}}},
     ):
         assert not validate(good | more, form_of(tune))
     (missing,) = validate(good | {"space": {"float": [{"name": "x", "low": 0}]}}, form_of(tune))

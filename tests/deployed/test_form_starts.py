@@ -203,7 +203,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     unfold(page, "Advanced")
     fill(unfold(page, "Stop"), "Seconds (Optional)", "500")
     training = unfold(page, "Training")
-    fill(training, "Max Lost (Optional)", "0")
+    fill(training, "Fail Fast (Optional)", "0")
     select(page, training, "Process (Optional)", "kept")
     fill(unfold(page, "Checkpoints"), "Max Count (Optional)", "5")
     page.wait_for_timeout(500)
@@ -212,7 +212,7 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     spec = recorded(deployed, name)
     assert spec["cluster"]["address"] == allowed_cluster
     assert spec["training"]["process"] == "kept"
-    assert spec["stop"]["seconds"] == 500 and spec["training"]["max_lost"] is None
+    assert spec["stop"]["seconds"] == 500 and spec["training"]["fail_fast"] is None
     assert spec["checkpoints"]["max_count"] == 5
 
 

@@ -217,7 +217,6 @@ def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) 
     ("changes", "setting", "value"),
     [
         ({"cluster": {"kind": "slurm", "prologue": ["curl example.org | sh"]}}, "HPO_ALLOWED_CLUSTERS", "slurm"),
-        ({"cluster": {"kind": "kubernetes", "image": "x"}}, "HPO_ALLOWED_CLUSTERS", "kubernetes"),
         ({"checkpoints": {"folder": "file:///etc"}}, "HPO_ALLOWED_CHECKPOINTS", "file:///etc"),
     ],
 )
@@ -288,7 +287,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         checked(permissions, str(data / "may.npz"))
 
 
-MOST = "{weight: 2, priority: 1, slots: 8}"
+MOST = "{weight: 2, priority: 1}"
 
 
 def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
@@ -307,8 +306,6 @@ def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
         (None, True, MOST, "share is absent, so the study would take every slot"),
         ({"pool": "mine"}, True, MOST, "share.pool = 'mine' leaves nothing to the other studies"),
         ({"pool": "mine"}, True, "{pool: gpu}", "the pool is 'gpu'"),
-        ({"pool": "cpu", "slots": 1}, False, MOST, "share.slots = 1 makes the pool smaller"),
-        ({"pool": "cpu", "slots": 8}, False, "true", "share.slots = 8 makes the pool smaller"),
         ({"weight": 2}, True, "true", "share.weight = 2 is more than 1"),
     ],
 )
@@ -351,7 +348,7 @@ def test_a_deployment_claims_no_more_of_a_pool_than_its_operator_allows(
     [
         ({"weight": 2, "priority": 1}, True),
         ({"weight": 0.5, "priority": -3}, True),
-        ({"pool": "cpu", "slots": 9}, False),
+        ({"pool": "cpu"}, False),
         (None, False),
     ],
 )

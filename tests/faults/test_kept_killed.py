@@ -91,7 +91,7 @@ def test_a_study_whose_processes_are_killed_and_stopped_ends_whole(
     if "data" in described:
         described["data"] = {**described["data"], "folder": str(runs.folder)}
     training = {"process": "kept", "stall_timeout": 6, "worker_timeout": 5} | described.pop("training", {})
-    training |= {"retries": {"crashed": 20, "hung": 20, "lost": 20}, "max_lost": None}
+    training |= {"retries": {"crashed": 20, "hung": 20, "lost": 20}}
     path = runs.study(mode, 1, space={"lr": {"type": "float", "low": 0.1, "high": 0.9}}, training=training,
                       objective=f"tests.faults.kept_objectives:{function}", **described)  # fmt: skip
     process = runs.start("tune", path)

@@ -1,31 +1,22 @@
-"""The kinds of clusters: as far as each one's own tools go here. Nothing in here talks to Slurm or Kubernetes."""
+"""The kinds of clusters: as far as each one's own tools go here. Nothing in here talks to Slurm."""
 
 from __future__ import annotations
 
 import datetime
-import re
 import sys
 import threading
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import dask
 import pytest
-import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.spec.sections import KubernetesClusterSpec, SlurmClusterSpec, TrainingSpec
+from hpo_core.spec.sections import SlurmClusterSpec, TrainingSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CONNECTION_TIMEOUT, new_security
-from hpo_flows.dask.clusters.kubernetes import (
-    KUBERNETES_SCHEDULER,
-    KUBERNETES_WORKER,
-    kubernetes_name,
-    kubernetes_resource,
-)
 from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
@@ -35,10 +26,6 @@ from tests.conftest import make_spec
 SLURM = {
     "kind": "slurm", "workers": 3, "cores": 4, "memory": "16GB", "walltime": "2-00:00:00",
     "directives": ["--gres=gpu:1", "--partition=gpu", "--account=lab", "--qos=long"], "prologue": ["module load cuda"],
-}  # fmt: skip
-KUBERNETES = {
-    "kind": "kubernetes", "workers": 3, "image": "registry.example/hpo:1", "cpu": "2", "memory": "8Gi", "gpus": 1,
-    "volume_claim": "shared", "mount_path": "/shared",
 }  # fmt: skip
 
 
@@ -54,9 +41,7 @@ def study(**cluster: Any) -> StudySpec:
     return make_spec(cluster=cluster, objective="tests.flows.objectives:good", pythonpath=[str(Path.cwd())])
 
 
-@pytest.mark.parametrize(
-    ("cluster", "module", "extra"), [(SLURM, "dask_jobqueue", "slurm"), (KUBERNETES, "dask_kubernetes", "kubernetes")]
-)
+@pytest.mark.parametrize(("cluster", "module", "extra"), [(SLURM, "dask_jobqueue", "slurm")])
 def test_a_missing_package_is_said_with_its_extra(
     cluster: dict[str, Any], module: str, extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -73,10 +58,13 @@ def test_a_missing_package_is_said_with_its_extra(
         ({"kind": "slurm", "memory": "much"}, "cluster.memory: .*should match pattern"),
         ({"kind": "slurm", "memory": "0GB"}, "cluster.memory: .*a worker needs some"),
         ({"kind": "slurm", "walltime": "1h"}, "cluster.walltime: .*should match pattern"),
-        ({"kind": "kubernetes"}, "cluster.image: is required"),
-        ({"kind": "kubernetes", "image": "i", "volume_claim": "c"}, "belong together"),
-        ({"kind": "local_cuda", "devices": []}, "cluster.devices"),
-        ({"kind": "cloud"}, "there are local, address, slurm, kubernetes, local_cuda"),
+        (
+            {"kind": "slurm", "interface": "ib0"},
+            "interface: is no setting any more: set jobqueue.slurm.interface",
+        ),
+        ({"kind": "kubernetes"}, "kind = 'kubernetes' is gone: make the workers with a DaskCluster"),
+        ({"kind": "local_cuda", "devices": [0]}, "cluster.devices: is no setting any more: set CUDA_VISIBLE_DEVICES"),
+        ({"kind": "cloud"}, "there are local, address, slurm, local_cuda"),
     ],
 )
 def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> None:
@@ -124,56 +112,6 @@ def test_what_sbatch_says_is_one_sentence_with_its_cure() -> None:
 
 def test_a_machine_without_slurm_is_told_from_a_refusal() -> None:
     assert "sbatch cannot be started here" in refusal(FileNotFoundError(2, "No such file or directory", "sbatch"))
-
-
-@pytest.mark.usefixtures("patient")
-def test_kubernetes_resource_is_what_the_operator_takes() -> None:
-    operator = pytest.importorskip("dask_kubernetes", reason="extra 'kubernetes' is not installed")
-    jsonschema = pytest.importorskip("jsonschema")
-    resource = kubernetes_resource(KubernetesClusterSpec.model_validate(KUBERNETES), "Digits_1")
-    (file,) = Path(operator.__file__).parent.rglob("crds/daskcluster.yaml")
-    definition = yaml.safe_load(file.read_text())
-    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    jsonschema.validate(resource, schema)
-    broken = resource | {"spec": resource["spec"] | {"worker": {"replicas": "three"}}}
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(broken, schema)
-    (container,) = resource["spec"]["worker"]["spec"]["containers"]
-    amounts = {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"}
-    assert resource["metadata"]["name"] == kubernetes_name("Digits_1") and resource["spec"]["worker"]["replicas"] == 3
-    assert container["args"][:4] == KUBERNETES_WORKER and container["resources"]["limits"] == amounts
-    assert container["volumeMounts"] == [{"name": "home", "mountPath": "/shared"}]
-    (scheduler,) = resource["spec"]["scheduler"]["spec"]["containers"]
-    for pod in (container, scheduler):
-        assert {"name": "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP", "value": "95s"} in pod["env"]
-    for args in (container["args"], scheduler["args"]):
-        assert_is_accepted(args)
-
-
-def assert_is_accepted(args: list[str]) -> None:
-    """The command is a script of what is installed here, and it knows these options."""
-    assert args[0] in entry_points(group="console_scripts").names
-    from dask.cli import cli
-    from distributed.cli import dask_scheduler, dask_worker
-
-    command = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}[args[1]]
-    assert args[1] in {**cli.commands, **{entry.name: entry for entry in entry_points(group="dask_cli")}}
-    command.make_context(args[1], args[2:])
-
-
-@pytest.mark.parametrize("args", [KUBERNETES_WORKER, KUBERNETES_SCHEDULER], ids=["worker", "scheduler"])
-def test_pods_run_commands_that_are_there(args: list[str]) -> None:
-    assert_is_accepted(args)
-
-
-def test_studies_never_share_a_cluster_of_kubernetes() -> None:
-    """A study connects to what has its name, and removes it at its end."""
-    long = "resnet-" + "x" * 90
-    names = ["digits-1", "Digits_1", "digits.1", f"{long}-a", f"{long}-b", "A"]
-    found = [kubernetes_name(name) for name in names]
-    assert len(set(found)) == len(names) and kubernetes_name("digits-1") == found[0]
-    for name in found:
-        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 50
 
 
 def test_a_certificate_is_valid_where_the_clock_is_hours_behind() -> None:

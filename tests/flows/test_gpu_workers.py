@@ -11,7 +11,6 @@ import queue
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,12 @@ def lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def tuned(folder: Path, devices: list[int], **more: Any) -> Result:
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+
+
+def tuned(folder: Path, **more: Any) -> Result:
     """A study of 12 trials whose attempts write to ``folder/seen``."""
     folder.mkdir(exist_ok=True)
     given: dict[str, Any] = {"training": {"process": "fresh"}} | more
@@ -47,7 +51,7 @@ def tuned(folder: Path, devices: list[int], **more: Any) -> Result:
         metric="loss",
         method=given.pop("method", hpo_core.Random(configs=12, max_resource=1)),
         constants={"file": str(folder / "seen"), "seconds": 0.1},
-        cluster=hpo_core.LocalCuda(devices=devices),
+        cluster=hpo_core.LocalCuda(),
         home=folder / "home",
         name="seen",
         prefect="off",
@@ -63,7 +67,7 @@ def completed(folder: Path) -> list[JobCompleted]:
     return [event for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
 
 
-def check_one_gpu_each(folder: Path, devices: list[int]) -> None:
+def check_one_gpu_each(folder: Path) -> None:
     """Each attempt saw one GPU, the same at import and run, and always that of its worker; all were used."""
     seen = {line["trial"]: line for line in lines(folder / "seen")}
     of_worker = defaultdict(set)
@@ -72,35 +76,24 @@ def check_one_gpu_each(folder: Path, devices: list[int]) -> None:
         assert line["run"] == line["import"] and line["run"][1] == PCI
         of_worker[event.worker].add(line["run"][0])
     assert all(len(gpus) == 1 for gpus in of_worker.values()), of_worker
-    assert sorted(gpu for gpus in of_worker.values() for gpu in gpus) == sorted(map(str, devices))
+    assert sorted(gpu for gpus in of_worker.values() for gpu in gpus) == ["0", "3"]
 
 
 @pytest.mark.parametrize("process", ["fresh", pytest.param("kept", marks=pytest.mark.slow)])
 def test_each_attempt_sees_the_gpu_of_its_worker_at_import_and_run(tmp_path: Path, process: str) -> None:
     before = dict(os.environ)
-    result = tuned(tmp_path, [0, 3], training={"process": process})
+    result = tuned(tmp_path, training={"process": process})
     assert dict(os.environ) == before, "the study's own process sees what it saw"
     assert result.status == "finished" and len(lines(tmp_path / "seen")) == 12
-    check_one_gpu_each(tmp_path, [0, 3])
+    check_one_gpu_each(tmp_path)
     processes = {line["pid"] for line in lines(tmp_path / "seen")}
     assert len(processes) == 12 if process == "fresh" else len(processes) < 12
 
 
 @pytest.mark.slow
-def test_two_studies_in_one_process_have_gpus_of_their_own(tmp_path: Path) -> None:
-    """Of one objective, whose trainers they would share, and with one GPU in common."""
-    devices = {"one": [0, 3], "two": [3, 5]}
-    with ThreadPoolExecutor(2) as threads:
-        calls = [threads.submit(tuned, tmp_path / name, numbers) for name, numbers in devices.items()]
-        assert [call.result().status for call in calls] == ["finished"] * 2
-    for name, numbers in devices.items():
-        check_one_gpu_each(tmp_path / name, numbers)
-
-
-@pytest.mark.slow
 def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    tuned(tmp_path, [0, 3], method=hpo_core.Random(configs=2, max_resource=1), training={"gang": 2, "process": "fresh"})
+    tuned(tmp_path, method=hpo_core.Random(configs=2, max_resource=1), training={"gang": 2, "process": "fresh"})
     gangs = defaultdict(set)
     for line in lines(tmp_path / "seen"):
         assert line["run"] == line["import"] and line["run"][1] == PCI
@@ -116,7 +109,6 @@ def test_a_model_that_hops_sees_the_gpu_of_the_worker_that_it_visits(tmp_path: P
         (tmp_path / "data" / name).write_text(name)
     tuned(
         tmp_path,
-        [0, 3],
         objective="tests.flows.gpu_objectives:train_on_parts",
         method=hpo_core.Random(configs=3, max_resource=2),
         data={"partitions": names, "folder": str(tmp_path / "data")},
@@ -132,7 +124,7 @@ class Started:
 
     def __init__(self, folder: Path, **study: Any) -> None:
         spec = make_spec(
-            cluster={"kind": "local_cuda", "devices": [0, 3]},
+            cluster={"kind": "local_cuda"},
             objective="tests.flows.gpu_objectives:train",
             pythonpath=[str(ROOT)],
             **study,

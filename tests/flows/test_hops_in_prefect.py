@@ -54,8 +54,6 @@ def test_a_hopping_study_has_a_task_for_each_epoch(hpo: Runner, tmp_path: Path, 
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
     tracked = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)
     (parent,) = [run for run in tracked if run.data.tags["hpo.kind"] == "study"]
-    table = Path(client.download_artifacts(parent.info.run_id, "visits.csv", str(tmp_path))).read_text().splitlines()
-    assert table[0] == "trial,epoch,partition,worker,started,ended,bytes" and len(table) == 1 + 6 * 4
     moved = {run.data.tags["hpo.trial"]: run.data.metrics["bytes_moved"] for run in tracked if run is not parent}
     assert len(moved) == 4 and moved["0"] == sum(visit["bytes"] for visit in recorded) > 0
     assert "units of 6 epochs on " in hpo("status", name) and "hops moved" in hpo("status", name)

@@ -178,11 +178,8 @@ def test_a_killed_controller_leaves_nothing_running(hpo: Runner) -> None:
 def test_a_job_whose_workers_keep_dying_is_crashed_and_no_finished_one_is_computed_again(hpo: Runner) -> None:
     marks = hpo.folder / "marks"
     search = {"method": "random", "configs": 6, "max_resource": 1}
-    training = {"max_lost": 3}
     constants = {"marks": str(marks)}
-    file = hpo.study(
-        "ends_workers", study="dying", search=search, constants=constants, training=training, prefect="auto"
-    )
+    file = hpo.study("ends_workers", study="dying", search=search, constants=constants, prefect="auto")
     facts = hpo.json("tune", file)
     assert (facts["trials"], facts["jobs"]) == (6, 5)
     trained = Counter(map(int, marks.read_text().split()))

@@ -77,7 +77,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert kinds.count("study") == 1 and kinds.count("trial") == 12
     parent = next(run for run in found if run.data.tags["hpo.kind"] == "study")
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
-    assert "promotions.json" in names and "best_checkpoint" in names and "report.html" in names
+    assert "promotions.csv" in names and "best_checkpoint" in names and "report.html" in names
 
     # The other commands, which start nothing: in this process, as each takes a second of imports.
     def read(*words: str) -> str:

@@ -159,7 +159,6 @@ def test_what_is_not_built_is_refused_with_its_cure() -> None:
         ({"data": {"partitions": ["a", "b"]}, "objective": "lab:train"}, r"and data: .*set training\.gang to 1"),
         ({"style": "optuna", "objective": "lab:train"}, r"training\.gang = 4, and style optuna: "),
         ({"cluster": {"kind": "local", "workers": 3}}, r"needs 4 slots .*cluster\.workers gives 3: .*raise .* to 4"),
-        ({"cluster": {"kind": "local_cuda", "devices": [0, 1]}}, r"needs 4 slots .*cluster\.devices gives 2"),
     ):
         plain = gang_spec().plain() | changes
         with pytest.raises(SpecError, match=words):

@@ -298,7 +298,7 @@ def hopped() -> Study:
             "metric": {"name": "loss", "mode": "min"},
             "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
             "search": {"method": "asha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 8},
-            "data": {"partitions": files, "validation": validation, "scheduler": "remaining", "concurrent": 5},
+            "data": {"partitions": files, "validation": validation, "scheduler": "remaining"},
             "seed": 43,
         }
     )
@@ -349,7 +349,7 @@ def decimal_factor() -> Study:
 
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
-    "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
+    "pbt-truncation", "random", "grid", "pareto-asha-brackets",
 ]  # fmt: skip
 
 

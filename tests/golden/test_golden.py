@@ -60,6 +60,14 @@ def test_a_study_with_a_setting_that_is_gone_is_refused_in_one_sentence(name: st
         Study.from_entries([decode_entry(line) for line in lines])
 
 
+def test_a_grid_with_drawn_parameters_is_refused_in_one_sentence() -> None:
+    lines = (FOLDER / "gone" / f"drawn-grid-format-{FORMAT}.jsonl").read_text().splitlines()
+    with pytest.raises(
+        SpecError, match=r"search.random = \['x'\]: this version draws no parameter of a grid; read this"
+    ):
+        Study.from_entries([decode_entry(line) for line in lines])
+
+
 def test_a_study_whose_needs_were_expressions_is_refused_in_one_sentence() -> None:
     lines = (FOLDER / "gone" / f"expression-format-{FORMAT}.jsonl").read_text().splitlines()
     with pytest.raises(SpecError, match="packing.demand.memory = '2GB .*: this version has no expressions; read this"):
@@ -96,22 +104,45 @@ def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refu
     assert StudySpec.from_journal(study).plain() == read
     with pytest.raises(SpecError, match=rf"{'.'.join(gone.place)}: is no setting any more: .*\. Drop it"):
         StudySpec.from_plain(study)
-    section[gone.place[-1]] = 3
-    with pytest.raises(SpecError, match=rf"^journal: {'.'.join(gone.place)} = 3: this version {gone.now}; read"):
+    section[gone.place[-1]] = 7
+    with pytest.raises(SpecError, match=rf"^journal: {'.'.join(gone.place)} = 7: this version {gone.now}; read"):
         StudySpec.from_journal(study)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"journal": {"retry_seconds": 5}}, {"training": {"grace": 1.0}}, {"warm_start": {"studies": ["a"], "decay": 0.9}}],
+    [
+        {"journal": {"retry_seconds": 5}},
+        {"training": {"grace": 1.0}},
+        {"warm_start": {"studies": ["a"], "decay": 0.9, "first": 5}},
+        {"tracking": {"wait_seconds": 1.0}},
+        {"cluster": {"kind": "slurm", "interface": "ib0"}},
+        {"packing": {"look_ahead": 3, "demand": {"unit_seconds": 2.0}}},
+        {"space": {"x": {"type": "float", "low": 0.0, "high": 1.0, "default": 0.5, "static": True}}},
+        {"share": {"pool": "p", "slots": 3}},
+    ],
     ids=str,
 )
 def test_a_recorded_setting_that_changes_no_result_of_a_journal_is_not_read(changes: dict[str, Any]) -> None:
     study = make_spec().plain()
-    kept = {name: {"studies": ["a"]} for name in changes if name == "warm_start"}
-    assert StudySpec.from_journal(study | changes).plain() == StudySpec.from_journal(study | kept).plain()
+    read = StudySpec.from_journal(study | changes).plain()
+    assert StudySpec.from_plain(read | {"pythonpath": []}).plain() == read
     with pytest.raises(SpecError, match="is no setting any more"):
         StudySpec.from_plain(study | changes)
+
+
+def test_a_recorded_study_with_two_limits_on_losses_is_refused_in_one_sentence() -> None:
+    study = make_spec(training={"retries": {"lost": 9}}).plain()
+    study["training"]["max_lost"] = 3
+    with pytest.raises(SpecError, match=r"max_lost and training.retries.lost: this version has one of them; read this"):
+        StudySpec.from_journal(study)
+
+
+def test_a_population_recorded_with_static_parameters_keeps_them() -> None:
+    study = make_spec(search={"method": "pbt", "static": ["x"]}).plain()
+    recorded = study | {"search": {key: one for key, one in study["search"].items() if key != "static"}}
+    recorded["space"] = {name: one | {"static": name == "x"} for name, one in study["space"].items()}
+    assert StudySpec.from_journal(recorded).plain() == study
 
 
 @pytest.mark.parametrize("name", ["further", "gangs-further"])

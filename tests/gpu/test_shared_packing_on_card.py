@@ -54,7 +54,7 @@ def described(name: str) -> dict[str, Any]:
         "search": {"method": "random", "configs": JOBS, "max_resource": 3},
         "cluster": {"kind": "local", "workers": 1},
         "packing": {"demand": demand} | devices,
-        "share": {"pool": "card", "slots": 1},
+        "share": {"pool": "card"},
         "prefect": "off",
         "tracking": {"mlflow": "off"},
     }

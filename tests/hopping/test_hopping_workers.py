@@ -262,32 +262,6 @@ def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> N
             assert times == {"000003.safetensors": 3, "0.safetensors": 2}.get(last, 1), (name, times)
 
 
-def test_a_study_that_was_halted_goes_on_where_its_trials_were(tmp_path: Path) -> None:
-    """What a stop rule cancels waits to be tried again; no epoch of it is repeated."""
-    write_partitions(tmp_path / "data", [0, 1])
-    hopping = Hopping(
-        tmp_path,
-        objective="tests.hopping.hopping_objectives:slow",
-        search={"method": "random", "max_resource": 12, "configs": 3},
-        data={"partitions": "part-*.npz", "folder": str(tmp_path / "data")},
-        stop={"seconds": 4, "running": "cancel"},
-    )
-    states = hopping.home.study_folder(hopping.name) / "hops"
-    kept: set[int] = set()
-    while not kept:
-        assert "halted" in hopping.run()
-        kept = {int(path.parent.name.removeprefix("trial-")) for path in states.glob("*/progress.msgpack")}
-    assert kept <= set(hopping.study().state.waiting)
-    resumed, runs = time.time(), 0
-    while "finished" not in hopping.run():
-        runs += 1
-        assert runs < 30, "each run begins anew"
-    visits = {event.trial: event.visits for event in hopping.completed() if isinstance(event.visits, tuple)}
-    assert all(visits[trial][0].started < resumed for trial in kept)
-    assert all([visit.epoch for visit in seen] == [*sorted([*range(12)] * 2)] for seen in visits.values())
-    assert not list(states.glob("*"))
-
-
 def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_path: Path) -> None:
     """SIGSTOP for longer than ``worker_timeout``: its unit is repeated, and what it says later is not heard."""
     for name in ("a", "b"):

@@ -78,7 +78,7 @@ def test_64_workers_join_and_leave_one_a_second_and_each_result_counts_once(make
             "x": {"type": "float", "low": -1.0, "high": 1.0}, "pause": {"type": "categorical", "choices": [6.0, 10.0]},
         },
         search={"method": "asha", "configs": 500, "min_resource": 1, "max_resource": 4, "reduction_factor": 4},
-        training={"max_lost": None},
+        training={"retries": {"lost": 10}},
     )  # fmt: skip
     workers = [join(cluster, hosts[0], 0)]
     process = study.tune("h2")

@@ -51,10 +51,7 @@ def test_a_study_of_ours_comes_back(url: str, home: Home) -> None:
         assert [(r.resource, r.loss) for r in theirs.results] == [(r.resource, r.loss) for r in mine.results]
     assert back.best is not None and study.best is not None and back.best.loss == study.best.loss
     new = {"metric": {"name": "val_loss"}, "space": study.spec.plain()["space"]}
-    warm = [
-        with_past(make_spec(**new, warm_start={"studies": [name], "first": 4}), journal).warm_start
-        for name in (NAME, "back")
-    ]
+    warm = [with_past(make_spec(**new, warm_start={"studies": [name]}), journal).warm_start for name in (NAME, "back")]
     assert warm[0] is not None and warm[1] is not None and warm[0].past and warm[0].proposals
     assert (warm[0].past, warm[0].proposals) == (warm[1].past, warm[1].proposals)
     journal.close()
@@ -103,7 +100,7 @@ def test_a_plain_study_from_a_journal_file(tmp_path: Path, home: Home, direction
     spec = make_spec(
         metric={"name": "score", "mode": direction[:3]},
         space={"x": {"type": "float", "low": 1e-3, "high": 1}},
-        warm_start={"studies": ["theirs"], "first": 3},
+        warm_start={"studies": ["theirs"]},
     )
     warm = with_past(spec, journal).warm_start
     assert warm is not None and warm.proposals is not None and len(warm.proposals) == 3

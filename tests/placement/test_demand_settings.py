@@ -24,7 +24,7 @@ def space_of(**parameters: Any) -> SearchSpace:
 
 SPACE = space_of(
     lr={"type": "float", "low": 1e-4, "high": 0.1, "log": True},
-    noise={"type": "normal", "mean": 0.0, "std": 1.0},
+    noise={"type": "float", "low": -1.0, "high": 1.0},
     dropout={"type": "ordinal", "choices": [0.1, 0.2]},
     width={"type": "int", "low": 8, "high": 64},
     batch={"type": "ordinal", "choices": [16, 32, 128]},

@@ -97,7 +97,8 @@ def packed(
     given = {} if ratio is None else {"oversubscribe": ratio}
     return devices_for(
         *(gpu(f"GPU-{number}", memory=200) for number in range(devices)),
-        packing={"look_ahead": 16} | given | packing,
+        packing=given | packing,
+        free_choice=True,
         stated={"memory": "1GB", "cores": 0.1},
         past=[
             Measurement(
@@ -125,7 +126,7 @@ def test_jobs_that_compute_go_back_soon_and_lose_nothing() -> None:
 
 
 def test_memory_is_never_oversubscribed() -> None:
-    placer = devices_for(gpu(memory=4), packing={"look_ahead": 16}, stated={"memory": "1GB", "compute": 30, "cores": 0})
+    placer = devices_for(gpu(memory=4), free_choice=True, stated={"memory": "1GB", "compute": 30, "cores": 0})
     placer.estimates.ratios.ratios = lambda: {"A100": 3.0}  # type: ignore[method-assign]
     placer.update(placer.inventory)
     assert len(placer.place(jobs_of(20)).begun) == 4, "compute has room for ten"

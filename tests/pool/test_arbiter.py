@@ -48,7 +48,6 @@ def random_pool(draw: random.Random) -> Pool:
                 weight=draw.choice([1.0, 3.0]),
                 priority=draw.choice([0, 0, 1]),
                 waited=draw.choice([0.0, 5.0, 30.0]),
-                stated=draw.choice([None, None, None, 2]),
             )
         )
     return Pool(members, grants)
@@ -138,7 +137,7 @@ def test_who_needs_one_device_gets_it_and_the_other_moves() -> None:
 
 @pytest.mark.parametrize(("priority", "gives"), [(0, True), (1, False)])
 def test_a_study_of_higher_priority_within_its_share_keeps_what_only_it_can_use(priority: int, gives: bool) -> None:
-    a = device_member("a", "x", priority=priority, stated=2, seen=2)
+    a = device_member("a", "x", priority=priority, seen=2)
     b = device_member("b", "x", waited=60.0, seen=2)
     assert bool(grants_of([a, b], {"a": "x"})["a"].closing) is gives
 
@@ -159,13 +158,11 @@ def test_of_idle_names_beyond_its_share_a_study_gives_back_any() -> None:
     assert Pool([mine, due], closing).arbitrate({"x"})["b"].held == ("x",)
 
 
-def test_the_pool_is_as_large_as_its_largest_cluster_or_the_least_that_is_stated() -> None:
+def test_the_pool_is_as_large_as_its_largest_cluster() -> None:
     members = [Member(study="a", seen=8), Member(study="b", seen=4)]
     assert capacity_of(members) == 8
-    assert capacity_of([*members, Member(study="c", seen=9, stated=6)]) == 6
     assert capacity_of([]) == 0
     assert capacity_of([Member(study="a", seen=1)], "xy") == 2, "each sees one device, and they are two"
-    assert capacity_of([Member(study="a", seen=1), Member(study="c", seen=2, stated=1)], "xy") == 1
 
 
 @pytest.mark.parametrize(("asks", "held", "expected"), [(True, 5, "b"), (False, 5, None), (True, 4, None)])

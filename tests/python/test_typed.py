@@ -132,8 +132,8 @@ def test_what_a_class_shows_is_python_that_makes_it_again() -> None:
     for written in (
         hpo.Float(1e-4, 1, log=True),
         hpo.Int(1, hpo.Reference("width")),
-        hpo.Choice("relu", None, [1, 2], weights=[1, 2, 3]),
-        hpo.Normal(0, 1, type="lognormal", low=1, when={"a": 1}),
+        hpo.Choice("relu", None, [1, 2]),
+        hpo.Float(0.5, 1, when={"a": 1}),
         hpo.Asha(configs=60, max_resource=27),
         hpo.Sampler("TPESampler", n_startup_trials=3),
         hpo.Packing(demand=hpo.Demand(memory="2GB"), oversubscribe={"default": 2}),
@@ -164,25 +164,25 @@ def study() -> hpo.TrialResult:
     result: hpo.Result = hpo.tune(
         train,
         space={
-            "lr": hpo.Float(1e-4, 1, log=True, default=0.1),
+            "lr": hpo.Float(1e-4, 1, log=True),
             "width": hpo.Int(2, 64, step=2),
             "depth": hpo.Int(1, hpo.Reference("width")),
-            "act": hpo.Choice("relu", None, 3, [1, 2], weights=[1, 2, 3, 4]),
+            "act": hpo.Choice("relu", None, 3, [1, 2]),
             "size": hpo.Choice(["small", "large"], type="ordinal"),
-            "decay": hpo.Normal(0, 1, type="lognormal", when={"act": "relu"}),
+            "decay": hpo.Float(0, 1, when={"act": "relu"}),
         },
         metric=[hpo.Metric("loss"), hpo.Metric("accuracy", "max"), "size"],
         method=hpo.Asha(configs=60, max_resource=27, brackets=[0]),
         sampler=hpo.Sampler("TPESampler", n_startup_trials=3),
         cluster=hpo.Slurm(workers=4, cores=2, directives=["--partition=gpu"]),
         constraints=["memory"],
-        start_with=["default", {"lr": 0.1}],
+        start_with=[{"lr": 0.1}],
         packing=hpo.Packing(demand=hpo.Demand(memory="2GB"), oversubscribe={"default": 2}),
         data=hpo.Data(partitions=["a.npz", "b.npz"], validation="c/*.npz"),
         share=True,
         training=hpo.Training(threads="auto", retries={hpo.Outcome.ERROR: 1}),
         scaling=hpo.Scaling(speedups={2: 1.9}),
-        stop=hpo.Stop(seconds=60, running="cancel"),
+        stop=hpo.Stop(seconds=60),
         checkpoints=hpo.Checkpoints(max_count=3),
         tracking=hpo.Tracking(mlflow="off"),
         warm_start=hpo.WarmStart(studies=["before"]),
@@ -200,7 +200,7 @@ METHODS = [
     hpo.Random(configs=9),
     hpo.Grid(points={"lr": 3}),
 ]
-CLUSTERS = [hpo.Kubernetes(image="me/image", gpus=1), hpo.LocalCuda(devices=[0, 1])]
+CLUSTERS = [hpo.Slurm(cores=2), hpo.LocalCuda()]
 SHARED = hpo.Share(pool="all", weight=2, preempt=60)
 """
 MISTAKES = """

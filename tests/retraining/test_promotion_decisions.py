@@ -172,7 +172,7 @@ def test_the_tuning_spec_has_the_search_and_the_new_data() -> None:
     spec = tuning_spec(make_spec(), "next", data="new.npz", studies=["world"], key="k")
     assert spec.space["data"].choices == ["new.npz"] and spec.search == make_spec().search  # type: ignore[union-attr]
     assert spec.seed != make_spec().seed and spec.warm_start is not None and spec.warm_start.studies == ["world"]
-    grid = make_spec(search={"method": "grid", "points": {"x": 3}, "max_resource": 3, "random": ["c", "d"]})
+    grid = make_spec(search={"method": "grid", "points": {"x": 3, "d": 2}, "max_resource": 3})
     again = tuning_spec(grid, "next", data="new.npz", studies=["world"], key="k")
     assert again.warm_start is None and again.search == grid.search, "a grid says itself what is tried"
     journal = MemoryJournal()

@@ -225,7 +225,7 @@ WIDE: dict[str, Plain] = {
     "narrow": {"type": "float", "low": 1.0, "high": math.nextafter(1.0, 2.0)},
     "one": {"type": "float", "low": 0.3, "high": 0.3},
     "least": {"type": "float", "low": 0.0, "high": 5e-324},
-    "bell": {"type": "normal", "mean": 1e9, "std": 1e-3},
+    "far from 0": {"type": "float", "low": 1e9 - 1e-3, "high": 1e9 + 1e-3},
     "dependent": {"type": "int", "low": 0, "high": {"param": "n"}},
 }
 

@@ -181,10 +181,10 @@ def test_a_slow_pilot_ends_growth() -> None:
         ({"speedups": {1: 1.0}}, "from 2 to"),
         ({"speedups": {2: 2.5}}, "at most 2"),
         ({"speedups": {2: 0.0}}, "above 0"),
-        ({"speedups": {8: 7.0}, "most": 4}, "scaling.most"),
+        ({"speedups": {2048: 7.0}}, "sizes must be from 2 to 1024"),
         ({"speedups": {2: 1.2, 4: 2.0}}, "no size reaches"),
         ({"efficiency": 1.5}, "efficiency"),
-        ({"most": 1}, "most"),
+        ({"most": 8}, "scaling.most: is no setting any more: name the sizes"),
     ],
 )
 def test_scaling_that_contradicts_itself_is_refused(scaling: dict[str, Any], said: str) -> None:
@@ -205,5 +205,5 @@ def test_scaling_without_growing_trials_is_refused() -> None:
 
 
 def test_the_setting_survives_the_journal() -> None:
-    spec = growing({"speedups": FOUR, "efficiency": 0.6, "most": 16})
+    spec = growing({"speedups": FOUR, "efficiency": 0.6})
     assert StudySpec.from_journal(spec.plain()) == spec

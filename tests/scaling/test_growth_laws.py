@@ -27,7 +27,6 @@ SEARCHES: list[dict[str, Any]] = [
 ]
 SCALINGS: list[dict[str, Any]] = [
     {},
-    {"most": 3},
     {"speedups": {2: 1.8, 4: 3.1}},
     {"speedups": {3: 2.7}},
 ]
@@ -35,14 +34,14 @@ SCALINGS: list[dict[str, Any]] = [
 
 def growing(search: dict[str, Any], scaling: dict[str, Any], clock: VirtualClock, seed: int) -> Study:
     cluster = {"kind": "local", "workers": 8}
-    retries = {"retries": {"lost": 1000, "error": 2}, "max_lost": None, "fail_fast": None}
+    retries = {"retries": {"lost": 1000, "error": 2}, "fail_fast": None}
     training = {"gang": "auto", **retries}
     spec = make_spec(search=search, scaling=scaling, cluster=cluster, training=training, seed=seed)
     return Study.create(spec, clock=clock)
 
 
 def most_of(scaling: dict[str, Any]) -> int:
-    return int(max(scaling["speedups"]) if "speedups" in scaling else scaling.get("most", 1024))
+    return int(max(scaling["speedups"]) if "speedups" in scaling else 1024)
 
 
 @settings(max_examples=25, deadline=None)

@@ -26,7 +26,7 @@ def grid(space: dict[str, Any] = SPACE, **settings: Any) -> Grid:
 
 def grid_of(spec: StudySpec) -> Grid:
     assert isinstance(spec.search, GridSearch)
-    return Grid(spec.search_space(), spec.search, spec.seed)
+    return Grid(spec.search_space(), spec.search)
 
 
 def test_order_is_that_of_the_space_the_last_parameter_fastest() -> None:
@@ -49,20 +49,6 @@ def test_log_scales_are_spaced_evenly_in_the_logarithm() -> None:
     assert values == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
 
 
-def test_shuffled_holds_the_same_points_in_an_order_that_follows_from_the_seed() -> None:
-    plain, shuffled, again = grid(points={"lr": 3}), *(grid(points={"lr": 3}, order="shuffled") for _ in range(2))
-    assert shuffled.points == again.points != plain.points
-    assert sorted(map(repr, shuffled.points)) == sorted(map(repr, plain.points))
-
-
-def test_drawn_parameters_differ_at_each_visit() -> None:
-    sampler = grid(random=["lr"])
-    points = [sampler.at(n) for n in range(2 * sampler.size)]
-    assert len({point["lr"] for point in points}) == len(points)
-    first, second = points[0], points[sampler.size]
-    assert {k: v for k, v in first.items() if k != "lr"} == {k: v for k, v in second.items() if k != "lr"}
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -71,8 +57,8 @@ def test_drawn_parameters_differ_at_each_visit() -> None:
         ({"points": {"lr": [0.5, 2.0]}}, "2.0 lies outside its range"),
         ({"points": {"lr": [0.5, 0.5]}}, "holds a value twice"),
         ({"points": {"lr": 3, "depth": 2}}, "it has 3 choices"),
-        ({"points": {"lr": 3}, "random": ["lr"]}, "in points and in random"),
-        ({"points": {"lr": 3}, "random": ["optimizer"]}, "'momentum' is active depending on 'optimizer'"),
+        ({"random": ["lr"]}, "search.random: is no setting any more: give it points, or use method: random"),
+        ({"configs": 10}, "search.configs: is no setting any more: give fewer points"),
         ({"points": {"lr": 90_000}}, "at most about 200,000 points"),
         ({"points": {"lr": 900_000}}, r"values on all axes of the grid = 900,008 is too large: at most 100,000"),
     ],
@@ -103,13 +89,9 @@ def test_points_keep_to_steps_and_reach_the_last_one(one: dict[str, Any], points
     assert round(steps[-1]) == last and max(values) <= one["high"]
 
 
-def test_a_part_of_a_grid_goes_on_where_it_ended() -> None:
-    spec = make_spec(space=SPACE, search={"method": "grid", "points": {"lr": 3}, "configs": 10})
+def test_a_finished_grid_is_not_extended() -> None:
+    spec = make_spec(space=SPACE, search={"method": "grid", "points": {"lr": 3}})
     study = fresh(spec)
-    while (job := study.ask()) is not None:
-        study.tell(job, {"loss": 0.5})
-    assert len(study.state.trials) == 10
-    study.extend(30)  # 26 are left
     while (job := study.ask()) is not None:
         study.tell(job, {"loss": 0.5})
     assert [trial.params for trial in study.state.trials] == grid_of(spec).points

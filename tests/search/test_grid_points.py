@@ -56,9 +56,6 @@ def test_any_grid(space: dict[str, Any]) -> None:
     every = listed(spec.search_space(), {name: p["choices"] for name, p in space.items()})
     assert found.size == len(every)
     assert found.points == every and [found.at(n) for n in range(len(every) + 1)] == [*every, every[0]]
-    assert sorted(
-        map(repr, grid_of(make_spec(space=space, search={"method": "grid", "order": "shuffled"})).points)
-    ) == sorted(map(repr, every))
 
 
 @settings(max_examples=40, deadline=None)

@@ -63,10 +63,13 @@ def assert_refused(found: dict[str, dict[str, str]], ports: Collection[int], fol
     "cluster",
     [
         {"kind": "local", "workers": 2},
-        pytest.param({"kind": "local_cuda", "devices": [0, 1]}, marks=pytest.mark.slow),
+        pytest.param({"kind": "local_cuda"}, marks=pytest.mark.slow),
     ],
 )
-def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path, cluster: dict[str, Any]) -> None:
+def test_no_port_of_a_local_study_lets_a_stranger_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9}, cluster=cluster)
     process = real.start()
     try:

@@ -135,7 +135,7 @@ KEYS = st.one_of(
     st.sampled_from([
         "study", "objective", "style", "metric", "metrics", "space", "search", "sampler", "seed", "cluster", "training",
         "stop", "checkpoints", "tracking", "prefect", "warm_start", "pythonpath", "name", "mode", "type", "low",
-        "high", "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource",
+        "high", "log", "step", "choices", "when", "method", "configs", "max_resource", "min_resource",
         "x", "y",
         "reduction_factor", "brackets", "assignment", "rung_system", "variant",
         "rounds", "population", "generations", "perturb", "points", "random", "order",

@@ -92,7 +92,7 @@ def test_links_that_another_user_planted_in_dasks_scratch_folder_empty_no_file(
     "cluster",
     [
         {"kind": "local", "workers": 2},
-        pytest.param({"kind": "local_cuda", "devices": [0, 1]}, marks=pytest.mark.slow),
+        pytest.param({"kind": "local_cuda"}, marks=pytest.mark.slow),
     ],
 )
 def test_scratch_folders_of_scheduler_and_workers_are_private(
@@ -100,6 +100,7 @@ def test_scratch_folders_of_scheduler_and_workers_are_private(
 ) -> None:
     """Dask's servers import from their scratch folders first: whoever writes there runs code."""
     monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     before = dict(os.environ)
     home = Home(tmp_path / "home")
     spec = make_spec(cluster=cluster, objective="json:loads")

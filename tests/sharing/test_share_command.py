@@ -138,20 +138,8 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "weight": float("nan")}, {}, "share.weight"),
         ({"pool": "p", "weight": 1001}, {}, "share.weight"),
         ({"pool": "p", "priority": 101}, {}, "share.priority"),
-        ({"pool": "p", "slots": 0}, {}, "share.slots"),
+        ({"pool": "p", "slots": 3}, {}, "share.slots: is no setting any more"),
         ({"pool": "p", "preempt": True}, {}, "preempt = true: a number belongs here"),
-        ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
-        ({"pool": "p", "slots": 1}, {"training": {"gang": "auto"}}, "could ever grow; raise share.slots to 2"),
-        (
-            {"pool": "p", "slots": 3},
-            {
-                "training": {"gang": "auto"},
-                "scaling": {"speedups": {2: 1.1, 4: 3.4}},
-                "cluster": {"kind": "local", "workers": 8},
-            },
-            "could ever grow; raise share.slots to 4",
-        ),
-        ({"slots": 4}, SHARED, "as many slots as that cluster"),
         ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
         (
             True,
@@ -192,9 +180,9 @@ def test_words_name_who_goes_first() -> None:
     mine, *others = (
         PoolRow("cpu on here", member.study, member)
         for member in (
-            Member(study="me", demand=8, seen=8, stated=6),
-            Member(study="high", demand=4, seen=8, priority=3, stated=4),
-            Member(study="other", demand=8, seen=8, stated=4),
+            Member(study="me", demand=8, seen=4),
+            Member(study="high", demand=4, seen=4, priority=3),
+            Member(study="other", demand=8, seen=4),
         )
     )
     words = standing_of(mine, others).words

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.execution.loop import Loop
-from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual import VirtualClock
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.errors import FencedError, JournalError
 from hpo_core.model.events import Entry
@@ -56,19 +53,3 @@ def test_figures_gathered_on_the_way_are_those_of_the_journal_afterwards() -> No
 def run_spec(spec: StudySpec) -> StudySpec:
     """As a repeat is played: made faults neither halt nor exhaust a study."""
     return simulated_spec(Scenario("a", spec, make_workers(7), Faults(drops=0.01)), 0)
-
-
-def test_running_attempts_are_asked_for_once_when_a_rule_cancels_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = make_spec(search=ASHA | {"configs": 500}, stop={"seconds": 0.5, "running": "cancel"})
-    clock = VirtualClock()
-    study = Study.create(spec, clock=clock)
-    executor = VirtualExecutor(
-        clock, workers=200, train=lambda job: {"loss": 1.0}, seconds=lambda job: 1.0, objectives=["loss"]
-    )
-    asked: list[Any] = []
-    to_cancel = study.to_cancel
-    monkeypatch.setattr(study, "to_cancel", lambda: asked.append(1) or to_cancel())
-    assert Loop(study, executor).run() == "halted"
-    assert study.state.failed_attempts == 200 and not study.state.running
-    assert len(asked) < 5
-    study.check()

@@ -134,7 +134,7 @@ def test_a_job_survives_a_time_unit_with_one_minus_p(stragglers: float) -> None:
 
 def test_a_dropped_job_is_granted_again_from_its_checkpoint() -> None:
     faults = Faults(drops=0.05, seed=2)
-    spec = {"search": ASHA, "training": {"retries": {"lost": 1000}, "max_lost": None}}
+    spec = {"search": ASHA, "training": {"retries": {"lost": 1000}}}
     played = Played(5, **spec, faults=faults).run()
     lost = played.events(AttemptFailed)
     assert lost and {event.outcome for event in lost} == {Outcome.LOST}
@@ -160,7 +160,7 @@ def test_a_run_repeats_exactly() -> None:
 
 @pytest.mark.parametrize("name", [*SEARCHES, "pareto-asha"])
 def test_every_method_ends_on_workers_that_fail_come_and_go(name: str) -> None:
-    spec = spec_of(name, training={"retries": {"lost": 1000}, "max_lost": None})
+    spec = spec_of(name, training={"retries": {"lost": 1000}})
     scenario = Scenario(name, spec, make_workers(5, speeds=[1, 0.5], joins=[(2, 3.0)], leaves=[(3, 9.0)]),
                         Faults(stragglers=0.5, drops=0.02))  # fmt: skip
     curves = AnalyticCurves(spec, 1)
@@ -188,18 +188,6 @@ def test_stop_after_seconds_lets_running_jobs_finish() -> None:
     played = Played(2, search=RANDOM | {"configs": 9}, stop={"seconds": 6}).run()
     assert played.clock.now == 8 and played.study.state.completed_jobs == 4
     assert played.study.state.halted is not None and played.study.state.halted.rule == "seconds"
-
-
-@pytest.mark.parametrize("rule", [{"seconds": 6}, {"total_resource": 20}, {"target": 100.0}])
-def test_stop_cancels_running_jobs_and_a_resume_trains_them(rule: dict[str, Any]) -> None:
-    played = Played(3, search=RANDOM | {"configs": 9}, stop=rule | {"running": "cancel"}).run()
-    study = played.study
-    assert study.status == "halted" and not study.state.running and not played.executor.executor._attempts
-    assert {event.outcome for event in played.events(AttemptFailed)} <= {Outcome.PREEMPTED}
-    stopped = study.state.completed_jobs
-    study.recover("again")
-    played.run()
-    assert study.state.completed_jobs > stopped
 
 
 def test_it_takes_over_what_happened_between_two_runs() -> None:

@@ -112,13 +112,13 @@ def first_fit_by_seconds(jobs: Sequence[Mapping[str, Any]], memory: int, devices
 
 @pytest.mark.parametrize("seed", range(2))
 def test_first_fit_ends_when_a_walk_through_every_second_says(seed: int) -> None:
-    played = Played(gpus(2), "first_fit", 14, seed=seed, look_ahead=100)
+    played = Played(gpus(2), "first_fit", 14, seed=seed)
     walked = first_fit_by_seconds(played.jobs, 16, 2)
     assert played.clock.now == pytest.approx(walked)
 
 
 def test_one_job_per_device_is_the_plain_queue() -> None:
-    played = Played(gpus(3), "first_fit", 20, most=1, look_ahead=1)
+    played = Played(gpus(3), "first_fit", 20, most=1)
     free = [0.0, 0.0, 0.0]
     for job in played.jobs:
         place = free.index(min(free))

@@ -13,8 +13,6 @@ from hpo_core.spec.study_file import read_configurations
 def test_inline_and_files_of_yaml_and_json(tmp_path: Path) -> None:
     assert read_configurations("{lr: 1e-3, optimizer: {name: sgd}}") == [{"lr": 0.001, "optimizer": {"name": "sgd"}}]
     assert read_configurations('[{"lr": 0.1}, {"lr": 0.2}]') == [{"lr": 0.1}, {"lr": 0.2}]
-    assert read_configurations("default") == ["default"]
-    assert read_configurations("[default, {lr: 0.1}]") == ["default", {"lr": 0.1}]
     (tmp_path / "first.json").write_text('{"lr": 0.5}')
     assert read_configurations(str(tmp_path / "first.json")) == [{"lr": 0.5}]
     (tmp_path / "first.yaml").write_text("- lr: 0.5\n- lr: 0.25\n")

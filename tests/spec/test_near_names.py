@@ -74,7 +74,7 @@ def test_a_name_in_a_study_file(changes: dict[str, Any], said: str) -> None:
         (
             {"cluster": {"kind": "local_cuda", "workers": 2}},
             "cluster.workers: unknown key here, though other parts or methods take it; "
-            "cluster with kind = local_cuda takes kind, devices",
+            "cluster with kind = local_cuda takes kind",
         ),
         ({"checkpoints": {"every": 3}}, "checkpoints.every: unknown key; checkpoints takes max_bytes, max_count, "),
         ({"colour": 3}, "colour: unknown key; the study takes study, objective, "),

@@ -70,11 +70,6 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("workers: 2", "workers: {min: true, max: 4}", "cluster.workers: min = true: a number belongs here"),
         (
             "kind: local, workers: 2",
-            "kind: kubernetes, image: i, workers: {min: 0, max: 4}",
-            "cluster.workers: workers = {min, max}: the number of pods .* kind: local or slurm",
-        ),
-        (
-            "kind: local, workers: 2",
             'kind: address, address: "tcp://h:1", workers: {min: 0, max: 4}',
             "cluster.workers: unknown key here, .* takes kind, address",
         ),

@@ -118,9 +118,7 @@ def test_a_dying_cluster_abandons_nobody(workers: int, search: dict[str, Any]) -
 @pytest.mark.parametrize("seed", range(3))
 def test_workers_that_die_at_random_cost_hardly_a_trial(seed: int) -> None:
     """One attempt in four is lost, as on machines that are taken away all the time."""
-    study = study_of(
-        search={"method": "random", "configs": 40, "max_resource": 3}, training={"retries": {"lost": 1000}}
-    )
+    study = study_of(search={"method": "random", "configs": 40, "max_resource": 3})
     Cluster(workers=4, flaky=0.25, seed=seed).play(study)
     assert study.status == "finished"
     assert len(abandoned(study)) <= 1, abandoned(study)

@@ -195,14 +195,14 @@ def test_numbers_are_taken_as_the_parameter_has_them() -> None:
 def test_a_warm_start_comes_after_them() -> None:
     journal = MemoryJournal()
     World(0).play(fresh(make_spec(study="earlier"), journal))
-    settings = {"studies": ["earlier"], "first": 2}
+    settings = {"studies": ["earlier"]}
     tpe = {"name": "TPESampler"}
     spec = with_past(make_spec(study="new", warm_start=settings, start_with=[WHOLE], sampler=tpe), journal)
     assert spec.warm_start is not None and spec.warm_start.proposals
     study = fresh(spec, journal)
     World(1).play(study, steps=5)
-    assert params(study)[:3] == [WHOLE, *spec.warm_start.proposals]
-    assert study.sampler.sampler._tried_again == {1: -1, 2: -2}  # type: ignore[attr-defined]
+    assert params(study)[:4] == [WHOLE, *spec.warm_start.proposals]
+    assert study.sampler.sampler._tried_again == {1: -1, 2: -2, 3: -3}  # type: ignore[attr-defined]
     assert audit(journal.entries("new")).clean
 
 

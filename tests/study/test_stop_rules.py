@@ -132,7 +132,7 @@ def test_every_method_halts_resumes_and_ends(name: str, rule: dict[str, Any]) ->
 def test_a_study_without_end_needs_a_rule() -> None:
     endless = {"method": "asha", "max_resource": 9, "reduction_factor": 3}
     with pytest.raises(SpecError, match="asha without configs: it has no end; give configs, or a stop rule"):
-        make_spec(search=endless, stop={"running": "cancel"})
+        make_spec(search=endless)
     study = fresh(make_spec(search=endless, stop={"total_resource": 500}))
     World(2).play(study)
     assert study.status == "halted" and 500 <= study.state.resource_used < 500 + 9 * 4

@@ -225,7 +225,7 @@ def test_by_hand_after_a_crash() -> None:
 
 
 def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_abandons_it() -> None:
-    study = fresh(make_spec(training={"max_lost": None}))
+    study = fresh(make_spec(training={"retries": {"lost": 10}}))
     jobs = study.set_capacity(1)
     for _ in range(10):
         jobs = study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a"))

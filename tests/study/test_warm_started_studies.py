@@ -41,7 +41,7 @@ def warm(journal: MemoryJournal, *studies: str, sampler: str = "random", **chang
 
 def test_incumbents_of_earlier_studies_are_tried_first() -> None:
     journal = earlier("a", "b")
-    spec = warm(journal, "b", "a", warm={"first": 2})
+    spec = warm(journal, "b", "a")
     study = fresh(spec, journal)
     World(5).play(study)
     best = [Study.open(name, journal, reading=True) for name in ("b", "a")]
@@ -75,15 +75,14 @@ def test_audit_finds_a_proposal_that_was_not_the_one() -> None:
 
 def test_old_results_decay_by_age() -> None:
     journal = earlier("a", "b")
-    half = [warm(journal, "b", "a", warm={"first": 0}).warm_start for _ in range(2)]
-    assert half[0] == half[1] and half[0] is not None and 3 <= len(half[0].past) <= 16
-    proposed = warm(journal, "b", "a", warm={"first": 3}).warm_start
-    assert proposed is not None and {one.proposed for one in proposed.past[:3]} == {0, 1, 2}
+    half = [warm(journal, "b", "a").warm_start for _ in range(2)]
+    assert half[0] == half[1] and half[0] is not None and 6 <= len(half[0].past) <= 19
+    assert {one.proposed for one in half[0].past[:3]} == {0, 1, 2}
 
 
 def test_losses_of_other_data_are_shifted_by_what_was_trained_on_both() -> None:
     journal = earlier("a")
-    study = fresh(warm(journal, "a", sampler="TPESampler", warm={"first": 3}), journal)
+    study = fresh(warm(journal, "a", sampler="TPESampler"), journal)
     Drifted(5).play(study)
     assert isinstance(study.sampler, WarmStarted) and isinstance(study.sampler.sampler, OptunaSampler)
     shown = study.sampler.sampler._study.get_trials(deepcopy=False)
@@ -110,14 +109,14 @@ def test_old_results_help_the_sampler() -> None:
         World(seed).play(study)
         return sum(float(t.params["x"]) for t in study.state.trials) / 10
 
-    taught = [later(seed, {"studies": ["a"], "first": 0}) for seed in range(2)]
+    taught = [later(seed, {"studies": ["a"]}) for seed in range(2)]
     alone = [later(seed, None) for seed in range(2)]
     assert sum(taught) < 0.7 * sum(alone)
 
 
 def test_a_parameter_with_one_choice_moves_configurations_to_new_data() -> None:
     journal = earlier("a")
-    plain = make_spec().plain()["space"] | {"data": {"type": "categorical", "choices": ["new.npz"], "static": True}}
+    plain = make_spec().plain()["space"] | {"data": {"type": "categorical", "choices": ["new.npz"]}}
     spec = warm(journal, "a", space=plain)
     assert spec.warm_start is not None and spec.warm_start.proposals
     assert {p["data"] for p in spec.warm_start.proposals} == {"new.npz"}

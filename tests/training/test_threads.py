@@ -63,9 +63,6 @@ def test_jobs_get_the_threads_and_trainers_are_kept_apart(tmp_path: Path) -> Non
         ("auto", {"kind": "local", "workers": 3}, 8, 2),
         ("auto", {"kind": "local", "workers": 30}, 8, 1),
         ("auto", SLURM, 64, 6),
-        ("auto", {"kind": "kubernetes", "image": "i", "cpu": "2500m"}, 64, 2),
-        ("auto", {"kind": "kubernetes", "image": "i", "cpu": "500m"}, 64, 1),
-        ("auto", {"kind": "local_cuda", "devices": [0, 1]}, 8, 4),
     ],
 )
 def test_auto_is_a_workers_share_of_the_cores(threads: Any, cluster: Any, cores: int, found: int | None) -> None:

@@ -25,7 +25,7 @@ from tests.conftest import World, completed, failed, fresh, make_spec
 
 PBT = {"method": "pbt", "population": 4, "generations": 2, "steps_per_generation": 1}
 RANDOM = {"method": "random", "configs": 7, "max_resource": 1}
-GRID = {"method": "grid", "points": {"x": 3}, "random": [], "max_resource": 1}
+GRID = {"method": "grid", "points": {"x": 3}, "max_resource": 1}
 
 
 def played(search: dict[str, Any], **sections: Any) -> Study:

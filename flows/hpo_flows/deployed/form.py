@@ -26,7 +26,7 @@ TrialNumber = Annotated[int, Field(ge=0)]
 Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 
 
-# Slurm and Kubernetes need lines of a job script or images, which run code there: they stand in study files alone
+# Slurm needs lines of a job script, which run code there: it stands in study files alone
 FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
 _OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
@@ -105,8 +105,8 @@ _WORDS = {
     "metric": "What is optimized.",
     "space": "Hyperparameters: a row for each in the list of its type; a study needs one at least.",
     "sampler": "Proposes configurations; those named ...Sampler are Optuna's.",
-    "cluster": "Where jobs train: on the machine that runs this, or on a Dask cluster that runs already; for Slurm and "
-    "Kubernetes see tune-file.",
+    "cluster": "Where jobs train: on the machine that runs this, or on a Dask cluster that runs already; for Slurm "
+    "see tune-file.",
 }
 _FOLDER = (
     "Folder of the partitions: below the deployment's folder of data (HPO_DATA_FOLDER), or where it has none, of study "

@@ -383,7 +383,7 @@ def _data_values(spec: StudySpec) -> set[str]:
     proposals = (spec.warm_start and spec.warm_start.proposals) or []
     record = spec.search.record()
     recorded = [] if record is None else record.params
-    walk([choices, *recorded, *proposals, *spec.first_configurations, spec.constants], False)
+    walk([choices, *recorded, *proposals, *spec.start_with, spec.constants], False)
     return found
 
 

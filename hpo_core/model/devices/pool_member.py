@@ -46,8 +46,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
     seen: _Count = 0
     """Slots or devices of its cluster, as it sees them."""
-    stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
-    """Slots or devices of the pool, as its settings say."""
     demand: _Count = 0
     """Slots or devices that it could use now."""
     spare: _Count = 0

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Union
 from pydantic import Field
 
 from hpo_core.model.space.choices import CategoricalParameter, ListedParameter
-from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import FloatParameter, IntParameter, NumberParameter
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace
@@ -20,7 +19,6 @@ PARAMETER_TYPES: tuple[type[ParameterType], ...] = (
     FloatParameter,
     IntParameter,
     CategoricalParameter,
-    NormalParameter,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ __all__ = [
     "FloatParameter",
     "IntParameter",
     "ListedParameter",
-    "NormalParameter",
     "NumberParameter",
     "Parameter",
     "ParameterType",

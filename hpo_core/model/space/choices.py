@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -120,9 +118,6 @@ class CategoricalParameter(ListedParameter):
         default="categorical", description="ordinal: the choices ascend, and neighbours are alike."
     )
     choices: list[Value] = Field(min_length=1, description="Texts, numbers, true, false, null, or lists of them.")
-    weights: list[float] | None = Field(
-        default=None, description="How likely each choice is to be drawn, in any unit; default: all equally."
-    )
 
     if TYPE_CHECKING:
 
@@ -131,10 +126,7 @@ class CategoricalParameter(ListedParameter):
             *values: Value | Sequence[Value],
             type: Literal["categorical", "ordinal"] = "categorical",
             choices: Sequence[Value] = (),
-            weights: Sequence[float] | None = None,
-            default: Value | None = None,
             when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
-            static: bool = False,
         ) -> None: ...
     else:
 
@@ -159,26 +151,10 @@ class CategoricalParameter(ListedParameter):
             if key in seen:
                 raise ValueError(f"choices holds {said(value)} twice (1 and 1.0 are one value); list each value once")
             seen.add(key)
-        if self.weights is not None:
-            if len(self.weights) != len(self.choices):
-                raise ValueError(
-                    f"weights has {len(self.weights)} numbers for {len(self.choices)} choices; give one each"
-                )
-            if not all(weight > 0 for weight in self.weights):
-                raise ValueError(f"weights = {self.weights} holds one that is not above 0; drop that choice instead")
-            if not math.isfinite(sum(self.weights)):
-                raise ValueError(f"weights = {self.weights} have a sum that is not finite; divide them all")
         return self
 
     def listed(self) -> Sequence[Value]:
         return self.choices
-
-    def draw(self, stream: Stream) -> Value:
-        if self.weights is None:
-            return super().draw(stream)
-        upto = list(itertools.accumulate(self.weights))
-        at = stream.uniform() * upto[-1]
-        return next((one for one, end in zip(self.choices, upto, strict=True) if at < end), self.choices[-1])
 
     def changed(self, value: Any, stream: Stream, factors: Sequence[float]) -> Value:
         return self.neighbour(value, stream) if self.type == "ordinal" else self.draw(stream)

@@ -222,7 +222,7 @@ class NumberParameter(ParameterType):
         if last is None or not self.rounds_to_steps:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
-                f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
+                f"say how many points it has (points: {{{name}: 5}}) or use method: random."
             )
         if last >= limits.GRID_POINTS:
             raise SpecError(
@@ -289,9 +289,7 @@ class FloatParameter(NumberParameter):
             *,
             log: bool = False,
             step: float | None = None,
-            default: float | None = None,
             when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
-            static: bool = False,
         ) -> None: ...
 
     @model_validator(mode="after")
@@ -362,9 +360,7 @@ class IntParameter(NumberParameter):
             *,
             log: bool = False,
             step: int = 1,
-            default: int | None = None,
             when: Mapping[str, Any] | list[Mapping[str, Any]] | None = None,
-            static: bool = False,
         ) -> None: ...
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, shortened, shown
-from hpo_core.model.space.value_tests import Test, When, alternatives, said
+from hpo_core.model.space.value_tests import Test, When, alternatives
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -33,10 +33,6 @@ class ParameterType(Part, ABC):
         "``{optimizer: [sgd, adam]}``, ``{optimizer: {not: sgd}}``, ``{layers: {low: 2, high: 4}}``; a list of such "
         "mappings: where one of them holds.",
     )
-    default: Any = Field(
-        default=None, description="Its value in ``start_with: [default]`` and in ``hpo try``; null: the sampler's."
-    )
-    static: bool = Field(default=False, description="Fixed once drawn: PBT never mutates it.")
 
     if TYPE_CHECKING:
         type: str
@@ -66,18 +62,6 @@ class ParameterType(Part, ABC):
     def resolved(self, values: Mapping[str, Any]) -> Self:
         """The parameter with its range as the values of others make it."""
         return self
-
-    def check_default(self, where: str) -> None:
-        """Refuse a default that the parameter cannot have.
-
-        Raises:
-            ValueError: place, value, rule and cure.
-        """
-        if self.default is not None:
-            try:
-                self.taken(self.default)
-            except ValueError as error:
-                raise ValueError(f"{where}.default = {said(self.default)} {error}") from None
 
     @abstractmethod
     def may_pass(self, test: Test) -> bool:

@@ -16,7 +16,6 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import meant_or_known, some
-from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Condition, alternatives, holds, in_words, said
@@ -101,7 +100,6 @@ class SearchSpace:
             for condition in conditions:
                 for other, test in condition.items():
                     test.check(f"space.{name}.when", other, self.parameters[other])
-            self.parameters[name].check_default(f"space.{name}")
         self._forbidden = alternatives(list(forbidden))
         for i, condition in enumerate(self._forbidden):
             if not condition:
@@ -287,17 +285,6 @@ def _named(names: list[str], found: Params) -> str:
     return ", ".join(f"{name} is {said(found[name]) if name in found else 'not given'}" for name in names)
 
 
-def default_values(space: SearchSpace) -> Params:
-    """The defaults of the parameters that have one, as far as they take part together."""
-    found: Params = {}
-    for name in space.order:
-        default = space.parameters[name].default
-        known = all(other in found for other in space.references(name))
-        if default is not None and known and space.is_active(name, found):
-            found[name] = default
-    return found
-
-
 def suggest(space: SearchSpace, trial: Trial, given: Params | None = None) -> Params:
     """A configuration that an Optuna trial suggests.
 
@@ -355,18 +342,12 @@ def shown(space: SearchSpace, params: Params) -> tuple[dict[str, Any], dict[str,
     Returns:
         Parameters, their distributions, and what fits none: parameters of no space, values outside their range.
     """
-    from optuna.distributions import FloatDistribution
-
     values: dict[str, Any] = {}
     ranges: dict[str, BaseDistribution] = {}
     others: dict[str, Any] = {}
     for name, value in params.items():
         if name not in space.parameters or not (parameter := space.resolved(name, params)).contains(value):
             others[name] = value
-        elif isinstance(parameter, NormalParameter):  # no range: the one that people are shown
-            low, high = parameter.ends
-            values[name] = float(value)
-            ranges[name] = FloatDistribution(min(low, value), max(high, value), log=parameter.log)
         else:
             values[name], ranges[name] = parameter.seen(value), parameter.distribution()
     return values, ranges, others

@@ -13,7 +13,6 @@ KINDS = {
     "local": "local:LocalThreads",
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
-    "kubernetes": "kubernetes:KubernetesPods",
     "local_cuda": "local_cuda:GpuThreads",
 }
 """Module of this package and class, by ``cluster.kind``; a further kind is a further line."""

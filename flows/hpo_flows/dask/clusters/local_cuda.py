@@ -21,11 +21,9 @@ class GpuThreads(ThreadKind[LocalCudaClusterSpec]):
         """One worker with one slot for each GPU.
 
         Raises:
-            SpecError: the settings name no devices, and none can be found.
+            SpecError: there is none.
         """
-        given = self.settings.devices
-        numbers = visible_devices() if given is None else [str(device) for device in given]
-        return {f"gpu-{number}": {"gpu": number} for number in numbers}
+        return {f"gpu-{number}": {"gpu": number} for number in visible_devices()}
 
 
 def visible_devices() -> list[str]:

@@ -122,7 +122,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             memory=settings.memory,
             job_cpu=settings.cores,
             walltime=settings.walltime,
-            interface=settings.interface,
             job_extra_directives=[*ours, *settings.directives],
             job_script_prologue=[*prologue, *settings.prologue],
             security=new_security(),
