@@ -95,26 +95,6 @@ def test_losses_of_other_data_are_shifted_by_what_was_trained_on_both() -> None:
     assert old and new and min(old) > 5.0, "without the shift no new result could look good beside them"
 
 
-def test_old_results_help_the_sampler() -> None:
-    """On trials that follow the proposals: TPE with a past starts where TPE without one has to search."""
-
-    def later(seed: int, warm_start: dict[str, Any] | None) -> float:
-        journal = MemoryJournal()
-        search = {"method": "random", "configs": 40}
-        World(seed).play(fresh(make_spec(study="a", seed=seed, search=search), journal))
-        spec = make_spec(
-            study="new", seed=seed + 50, search={"method": "random", "configs": 10}, sampler={"name": "TPESampler"},
-            warm_start=warm_start,
-        )  # fmt: skip
-        study = fresh(with_past(spec, journal))
-        World(seed).play(study)
-        return sum(float(t.params["x"]) for t in study.state.trials) / 10
-
-    taught = [later(seed, {"studies": ["a"], "first": 0}) for seed in range(2)]
-    alone = [later(seed, None) for seed in range(2)]
-    assert sum(taught) < 0.7 * sum(alone)
-
-
 def test_a_parameter_with_one_choice_moves_configurations_to_new_data() -> None:
     journal = earlier("a")
     plain = make_spec().plain()["space"] | {"data": {"type": "categorical", "choices": ["new.npz"], "static": True}}
