@@ -289,22 +289,6 @@ def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog:
     assert len(seat.open(41.0)) == 8
 
 
-def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
-    pools = MemoryPools()
-    seats = [
-        PoolSeat(pools, Terms(pool="p", study=name, owner=name, slots=slots, shared_cluster=False), Claiming())
-        for name, slots in (("a", 6), ("b", 4), ("c", None))
-    ]
-    busy: dict[str, list[str]] = {"a": [], "b": [], "c": []}
-    for moment in range(30):
-        for seat in seats:
-            jobs = busy[seat.terms.study]
-            seat.exchange(float(moment), Use(SLOTS, len(jobs), SLOTS, busy=jobs))
-            busy[seat.terms.study] = jobs[:1] if moment % 5 == 0 else sorted(seat.open(float(moment)))
-    assert sum(map(len, busy.values())) == 4
-    assert all(busy.values())
-
-
 STOPS = """
 import os, signal, sys
 from hpo_core.journal.sql import open_journal
