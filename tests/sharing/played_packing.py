@@ -24,7 +24,6 @@ from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import used
 from tests.virtual_devices import Load, VirtualDevices
 
 GB = 10**9
@@ -75,16 +74,14 @@ class PackedPlayer:
         self.seat = self.executor.seat
         self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)
         self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
-        self.stopped = False
         self.died = float("inf")
-        self.device_seconds = 0.0
 
     @property
     def ended(self) -> bool:
         return not self.study.state.running and self.study.at_rest
 
     def run(self, until: float) -> None:
-        if self.stopped or until <= self.begins or self.ended:
+        if until <= self.begins or self.ended:
             return
         while self.clock.now < until and not self.ended:
             self.loop.run(until=until)
@@ -115,8 +112,6 @@ class PlayedDevices:
         self.players = list(players)
         self.everybody = list(players)
         self.now = 0.0
-        self.idle_seconds = 0.0
-        """Device time without a job while some study that looks at the pool could use it."""
 
     def join(self, player: PackedPlayer) -> None:
         self.players.append(player)
@@ -133,9 +128,7 @@ class PlayedDevices:
             for player in self.players:
                 player.run(self.now)
             active = [player for player in self.players if self.now > player.begins and not player.ended]
-            for player in active:
-                player.device_seconds += STEP * used(player.executor)
-            held = [name for player in active if not player.stopped for name in player.seat.grant.held]
+            held = [name for player in active for name in player.seat.grant.held]
             assert len(held) == len(set(held)), f"{held} at {self.now}"
 
     def check(self) -> None:

@@ -145,17 +145,6 @@ def test_a_unit_that_follows_another_on_a_held_worker_begins_at_once(pools: Inte
     assert inner.begun["a"][0].trial == 1 and "a" in units.seat.grant.held
 
 
-def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) -> None:
-    units, inner = hopping(pools, "one")
-    units.inventory()
-    inner.moment = 100.0
-    told: list[Report] = []
-    units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: told.append(report))
-    assert not inner.begun and not told, "it waits until the pool can be read again"
-    offered = units.places.offered(inner.inventory(), units.seat.open(units.now()), ())
-    assert [device.slots for device in offered.devices] == [0, 0]
-
-
 def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pools: Interrupted) -> None:
     """One that was repeated elsewhere has the same attempt, and waits for a worker that the study holds."""
     units, inner = hopping(pools, "one")
