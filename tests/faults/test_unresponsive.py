@@ -128,24 +128,6 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
 
 
 @pytest.mark.slow
-def test_the_job_of_a_worker_that_does_not_answer_is_lost_and_one_that_joins_goes_on(
-    make: Callable[..., Real], dask_processes: DaskProcesses
-) -> None:
-    dask_processes.add_worker("one")
-    real = make(cluster=dask_processes.cluster, search=RANDOM)
-    process = real.start()
-    real.wait_for_entries(4, process)
-    worker = eventually(dask_processes.training, process, real)[0]
-    worker.suspend()
-    dask_processes.add_worker("two")
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert outcomes(real) == {"lost": 1}, messages(real)
-    assert "gave no sign of life for 5 s" in messages(real)[0]
-    assert worker.is_running(), "it is the user's"
-
-
-@pytest.mark.slow
 def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
     """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
     real = make(
@@ -258,6 +240,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     before = granted(real)
     eventually(lambda: granted(real) >= before + 2, process, real)  # by the other worker
     assert outcomes(real) == {"lost": 1}, messages(real)
+    assert "gave no sign of life for 5 s" in messages(real)[0]
     worker.resume()
     eventually(lambda: len(pair.training()) == 2, process, real)  # it is given jobs again
     process.send_signal(signal.SIGTERM)
