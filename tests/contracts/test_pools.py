@@ -21,11 +21,11 @@ from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
-from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Use
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, RowChange, pools_of
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, terms_for
 from tests.waiting import eventually
 
 Open = Callable[[], Journal]
@@ -51,7 +51,7 @@ class Claiming:
 
 
 def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
-    return PoolSeat(pools, Terms(**({"pool": "p", "study": study, "owner": f"{study}-1"} | terms)), Claiming())
+    return PoolSeat(pools, terms_for(study, **terms), Claiming())
 
 
 def members(pools: Pools) -> dict[str, Member]:
