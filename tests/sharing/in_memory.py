@@ -15,6 +15,9 @@ from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 
+ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
+"""A search that needs no end."""
+
 
 class MemoryPools(Pools):
     """Pools of a journal that nobody else has."""
@@ -65,3 +68,8 @@ def drawn_losses(names: list[str]) -> Callable[[Job], dict[str, float]]:
 
 def terms_for(study: str, **terms: Any) -> Terms:
     return Terms(**({"pool": "p", "study": study, "owner": f"{study}-1"} | terms))
+
+
+def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
+    """Seconds of each job, half as many to half as many more."""
+    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())

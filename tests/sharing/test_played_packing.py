@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
-from hpo_core.model.rng import Stream
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Outcome
 from hpo_core.pool.seat import LEASE_SECONDS
 from hpo_core.pool.store import Pools
-from tests.sharing.in_memory import MemoryPools, used
+from tests.sharing.in_memory import ENDLESS, MemoryPools, lasting, used
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
-
-ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 
 
 @pytest.fixture
 def pools() -> Pools:
     return MemoryPools()
-
-
-def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
-    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
 
 
 def test_whole_studies_share_to_their_ends_with_fewer_devices_than_studies(pools: Pools) -> None:

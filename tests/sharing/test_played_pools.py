@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from hpo_core.model.rng import Stream
-from hpo_core.model.trial import Job
 from hpo_core.pool.seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
 from hpo_core.pool.store import Pools
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import ENDLESS, MemoryPools, lasting
 from tests.sharing.played_pool import PlayedPool, Player
-
-ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 
 
 @pytest.fixture
 def pools() -> Pools:
     return MemoryPools()
-
-
-def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
-    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
 
 
 def shares(*players: Player) -> list[float]:
