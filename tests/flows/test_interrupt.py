@@ -29,7 +29,7 @@ def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, numbe
     process.send_signal(number)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, out + err
-    assert "hpo resume toy" in err and "Traceback" not in out + err
+    assert "hpo resume toy" in err and "Traceback" not in out + err and " of 0 trials" not in out + err
     _, alive = psutil.wait_procs(children, timeout=600)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     status = hpo.json("status", "toy")

@@ -80,7 +80,18 @@ def test_packed_studies_take_turns_on_one_device_and_never_run_beside_each_other
     assert sum(seen[name].held for name in "ab") <= 1 == seen["a"].slots
     assert any("of 1 device (weight 1)" in seen[name].words for name in "ab")
 
-    holder = next((name for name in "ab" if seen[name].held), "a")
+    def hands_nothing_over(name: str) -> bool:  # what a stopped controller was handing over begins once it goes on
+        now = time.time()
+        begun = [began for mark, began, end in measured.spans() if mark == name and end >= now]
+        return len(begun) == 3 and now - JOB_SECONDS + 0.5 < min(begun) and max(begun) < now - 0.3
+
+    def found() -> bool:
+        at_work.extend(filter(hands_nothing_over, "ab"))
+        return bool(at_work)
+
+    at_work = list[str]()
+    wait_until("all jobs of the holder are at work", found)
+    holder = at_work[0]
     other = "b" if holder == "a" else "a"
     controllers[holder].send_signal(signal.SIGSTOP)
     stopped = time.time()

@@ -318,6 +318,7 @@ class Session:
         try:
             status = loop.run()
         finally:
+            self.trackers.trials = len(study.state.trials)
             for observer in observers:
                 observer.close()
             wired.close()
@@ -326,7 +327,6 @@ class Session:
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted
-        self.trackers.trials = len(study.state.trials)
         report, links = "", dict[str, str]()
         if not self.temporary:
             self.wait_for("writing the report")
