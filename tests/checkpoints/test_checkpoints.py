@@ -189,23 +189,6 @@ def test_a_parents_checkpoint_is_kept_while_its_child_needs_it() -> None:
 # Within a limit.
 
 
-def test_older_checkpoints_of_a_trial_are_removed_first() -> None:
-    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 5}))
-    in_turn(study, [0.1, 0.2, 0.3, 0.05, 0.6, 0.7])  # t0 at rung 1 after three results; then t4, t5 fill the disk
-    assert removals(study)[0] == (0, 1), "the checkpoint below the one trial 0 would go on from"
-    assert facts(study.journal.entries("world"), CheckpointRemoved)[0].chance == 0.0
-    assert all(trial != 0 for trial, _ in removals(study)[1:])
-
-
-def test_the_checkpoint_of_the_least_promising_trial_is_removed_first() -> None:
-    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints={"max_count": 4}))
-    in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
-    gone = removals(study)
-    assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 4 of 4, then place 5 of 5"
-    events = facts(study.journal.entries("world"), CheckpointRemoved)
-    assert [e.chance for e in events if e.trial in (1, 4)] == [promotion_chance(4, 4, 3), promotion_chance(5, 5, 3)]
-
-
 def test_between_rungs_the_expected_retraining_decides() -> None:
     """The least chance times units goes first, which somewhere is not the least chance."""
     world = Disk(2)

@@ -21,11 +21,11 @@ from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.pool_member import Grant, Member, Wish
 from hpo_core.model.errors import JournalUnavailableError
-from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Use
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, RowChange, pools_of
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, terms_for
 from tests.waiting import eventually
 
 Open = Callable[[], Journal]
@@ -51,7 +51,7 @@ class Claiming:
 
 
 def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
-    return PoolSeat(pools, Terms(**({"pool": "p", "study": study, "owner": f"{study}-1"} | terms)), Claiming())
+    return PoolSeat(pools, terms_for(study, **terms), Claiming())
 
 
 def members(pools: Pools) -> dict[str, Member]:
@@ -287,22 +287,6 @@ def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog:
     pools.fails = False
     seat.exchange(41.0, Use(SLOTS, 8, 8))
     assert len(seat.open(41.0)) == 8
-
-
-def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
-    pools = MemoryPools()
-    seats = [
-        PoolSeat(pools, Terms(pool="p", study=name, owner=name, slots=slots, shared_cluster=False), Claiming())
-        for name, slots in (("a", 6), ("b", 4), ("c", None))
-    ]
-    busy: dict[str, list[str]] = {"a": [], "b": [], "c": []}
-    for moment in range(30):
-        for seat in seats:
-            jobs = busy[seat.terms.study]
-            seat.exchange(float(moment), Use(SLOTS, len(jobs), SLOTS, busy=jobs))
-            busy[seat.terms.study] = jobs[:1] if moment % 5 == 0 else sorted(seat.open(float(moment)))
-    assert sum(map(len, busy.values())) == 4
-    assert all(busy.values())
 
 
 STOPS = """

@@ -38,21 +38,6 @@ class TestSamplers(SamplerContract):
         return sampler_settings["name"] == "GPSampler"  # one that found the optimum at a corner proposes it again
 
 
-def test_tpe_proposes_better_values_than_random_search() -> None:
-    def median_x(name: str) -> float:
-        found = []
-        for seed in range(2):
-            world = World(seed)
-            study = fresh(
-                make_spec(sampler={"name": name}, seed=seed, search={"method": "random", "configs": 40}), world=world
-            )
-            world.play(study)
-            found += sorted(t.params["x"] for t in study.state.trials[20:])
-        return sorted(found)[len(found) // 2]
-
-    assert median_x("TPESampler") < 0.5 * median_x("random")
-
-
 def test_gp_is_shown_the_highest_rung_with_enough_results() -> None:
     study = TestSamplers().play({"name": "GPSampler", "n_startup_trials": 5})
     assert isinstance(study.sampler, OptunaSampler)

@@ -98,21 +98,3 @@ def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
     assert process.wait(600) == 0, real.log.read_text()[-3000:]
     study: Study = real.assert_whole()
     assert real.checkpoint_files() == study.checkpoints.uris and len(study.checkpoints) <= 7
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("storage")
-def test_disk_use_of_a_population_does_not_grow_with_its_generations(tmp_path: Path) -> None:
-    """Two generations to meet, the one that fills, the best, and what two jobs write: no member lags far behind."""
-    members, generations = 4, 15
-    search = {"method": "pbt", "population": members, "generations": generations, "max_gap": 1}
-    real = Real(tmp_path, "heavy", search=search)
-    watcher = Watcher(real)
-    watcher.start()
-    study = real.finish(members * generations)
-    watcher.stop()
-    assert watcher.samples > 100 and 4 * SIZE < watcher.most <= 15 * SIZE, (watcher.most, watcher.samples)
-    best = study.best
-    assert best is not None
-    left = {uri.rsplit("/", 2)[1] for uri in real.checkpoint_files()}
-    assert f"trial-{best.trial:05d}" in left and len(left) <= 13, left

@@ -27,7 +27,6 @@ from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
 from tests.dask_processes import DaskProcesses
 from tests.flows.conftest import LIMIT, at_load
-from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = 30
@@ -179,42 +178,6 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
     shared = stormy.keys() & peaceful.keys()
     assert len(shared) >= configs
     assert {key: stormy[key] for key in shared} == {key: peaceful[key] for key in shared}
-
-
-LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("storage")
-@pytest.mark.parametrize(
-    "search",
-    [
-        {"method": "asha", "configs": 14, **LADDER, "variant": "stopping", "brackets": [0, 1]},
-        {"method": "asha", "configs": 14, **LADDER, "brackets": "all", "rung_system": "shared"},
-        {"method": "sha", "configs": 12, **LADDER},
-        {"method": "hyperband", **LADDER},
-        {"method": "pasha", "configs": 14, **LADDER},
-        {"method": "grid", "points": {"x": 12}, "max_resource": 3},
-        {"method": "pbt", "population": 4, "generations": 5, "steps_per_generation": 2},
-        {"method": "pbt", "population": 5, "generations": 4, "selection": "truncation", "reproduction": "barrier"},
-    ],
-    ids=["stopping", "shared", "sha", "hyperband", "pasha", "grid", "tournament", "truncation"],
-)
-def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, search: dict[str, Any]) -> None:
-    """Two moments each; HPO_TEST_KILLS asks for more."""
-    real = Real(tmp_path, search=search)
-    dice = random.Random(str(search))
-    for _ in range(int(os.environ.get("HPO_TEST_KILLS", "2"))):
-        before = real.entries()
-        process = real.start()
-        real.wait_for_entries(before + 3, process)
-        time.sleep(dice.uniform(0.0, 0.4))
-        if process.poll() is not None:
-            break
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    study = real.finish()
-    judge(study.spec, real.home.open_journal().entries("real"))
 
 
 @pytest.mark.usefixtures("storage")

@@ -128,24 +128,6 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
 
 
 @pytest.mark.slow
-def test_the_job_of_a_worker_that_does_not_answer_is_lost_and_one_that_joins_goes_on(
-    make: Callable[..., Real], dask_processes: DaskProcesses
-) -> None:
-    dask_processes.add_worker("one")
-    real = make(cluster=dask_processes.cluster, search=RANDOM)
-    process = real.start()
-    real.wait_for_entries(4, process)
-    worker = eventually(dask_processes.training, process, real)[0]
-    worker.suspend()
-    dask_processes.add_worker("two")
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert outcomes(real) == {"lost": 1}, messages(real)
-    assert "gave no sign of life for 5 s" in messages(real)[0]
-    assert worker.is_running(), "it is the user's"
-
-
-@pytest.mark.slow
 def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
     """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
     real = make(
@@ -173,44 +155,33 @@ def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Rea
     assert audit(entries).clean
 
 
-STANDING = {
-    "zygote": lambda process: zygotes_of(process)[:1],
-    "everything": lambda process: [*zygotes_of(process), *children_of(process)],
+def with_children(workers: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for worker in workers for one in (worker, *worker.children(recursive=True))]
+
+
+STANDING: dict[str, Callable[[subprocess.Popen[bytes], DaskProcesses | None], list[psutil.Process]]] = {
+    "zygote": lambda process, _: zygotes_of(process)[:1],
+    "everything": lambda process, _: [*zygotes_of(process), *children_of(process)],
+    "one worker": lambda _, pair: with_children(pair.training()[:1]),  # type: ignore[union-attr]
+    "both workers": lambda _, pair: with_children(pair.training()),  # type: ignore[union-attr]
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", STANDING)
-def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Real], which: str) -> None:
+def test_sigterm_ends_a_study_whose_processes_are_stopped(
+    make: Callable[..., Real], request: pytest.FixtureRequest, which: str
+) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""
-    real = make(timeout=60, search=ENDLESS)
+    pair = request.getfixturevalue("pair") if "worker" in which else None
+    real = make(timeout=60, search=ENDLESS, **({"cluster": pair.cluster} if pair else {}))
     process = real.start()
     real.wait_for_entries(3, process)
-    eventually(lambda: len(children_of(process)) == 2, process, real)
+    eventually(lambda: len(pair.training() if pair else children_of(process)) == 2, process, real)
     below = all_below(process)
-    for stopped in STANDING[which](process):
+    for stopped in STANDING[which](process, pair):
         stopped.suspend()
     time.sleep(1.5)  # the driver has looked at its cluster meanwhile
-    process.send_signal(signal.SIGTERM)
-    process.wait(at_load(120))
-    assert_gone(below)
-    assert was_interrupted(real)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_sigterm_ends_a_study_whose_workers_are_stopped(
-    make: Callable[..., Real], pair: DaskProcesses, count: int
-) -> None:
-    real = make(timeout=60, search=ENDLESS, cluster=pair.cluster)
-    process = real.start()
-    real.wait_for_entries(3, process)
-    eventually(lambda: len(pair.training()) == 2, process, real)
-    for worker in pair.training()[:count]:
-        for stopped in (worker, *worker.children(recursive=True)):
-            stopped.suspend()
-    time.sleep(1.5)
-    below = all_below(process)
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
     assert_gone(below)
@@ -258,6 +229,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     before = granted(real)
     eventually(lambda: granted(real) >= before + 2, process, real)  # by the other worker
     assert outcomes(real) == {"lost": 1}, messages(real)
+    assert "gave no sign of life for 5 s" in messages(real)[0]
     worker.resume()
     eventually(lambda: len(pair.training()) == 2, process, real)  # it is given jobs again
     process.send_signal(signal.SIGTERM)

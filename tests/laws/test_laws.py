@@ -13,7 +13,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
-from hpo_core.search.rungs import LossRung, rung_levels
+from hpo_core.search.rungs import rung_levels
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.contract_suites.fake_training import snapshot
 from tests.methods import judge
@@ -126,22 +126,3 @@ def test_recovery_at_any_entry_is_lawful(
     assert study.status == "finished"
     assert len(study.state.trials) == width(study)
     assert audit(journal.entries("world")).clean
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=80), st.integers(2, 5), st.data())
-def test_rung_agrees_with_a_plain_sort(losses: list[float | None], eta: int, data: st.DataObject) -> None:
-    rung = LossRung(1, eta)
-    for trial, loss in enumerate(losses):
-        rung.add(trial, loss)
-        rung.check()
-        if data.draw(st.booleans()) and (candidate := rung.candidate()) is not None:
-            rung.promote(candidate)
-            rung.check()
-
-
-def test_snapshot_tells_studies_apart() -> None:
-    one, two = fresh(make_spec()), fresh(make_spec())
-    assert snapshot(one) == snapshot(two)
-    one.set_capacity(1)
-    assert snapshot(one) != snapshot(two)

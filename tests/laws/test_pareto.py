@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core import Job, MemoryJournal, Outcome, Report, Study
+from hpo_core import Job, Outcome, Report
 from hpo_core.model.arithmetic import float_sum
 from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.trial import Rung as Stage
-from hpo_core.replay.audit import audit
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.search.rungs import LossRung, make_rung
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.state.best_results import add_to_front, dominates
-from tests.conftest import World, fresh, make_spec
-from tests.laws.test_laws import snapshot
+from tests.conftest import World
 
 Losses = tuple[float, ...]
 LOSS = st.one_of(st.integers(0, 4).map(float), st.floats(-5, 5), st.sampled_from([1e308, -1e308, 5e-324]))
@@ -119,23 +117,6 @@ def test_a_front_whose_range_shrinks_is_measured_anew() -> None:
     assert rung.candidate() == 3
 
 
-@settings(max_examples=40, deadline=None)
-@given(results(), st.integers(2, 5))
-def test_the_best_one_in_eta_go_on_and_front_by_front(given: list[Losses | None], eta: int) -> None:
-    rung = ParetoRung(1, eta)
-    for trial, losses in enumerate(given):
-        rung.add(trial, losses)
-    chosen = []
-    while (candidate := rung.candidate()) is not None:
-        chosen.append(candidate)
-        rung.promote(candidate)
-    finite = {t: losses for t, losses in enumerate(given) if losses is not None}
-    assert len(chosen) == min(len(given) // eta, len(finite)) == rung.promoted
-    number = {t: k for k, front in enumerate(plain_fronts(finite)) for t in front}
-    assert [number[t] for t in chosen] == sorted(number[t] for t in chosen)
-    assert not any(number[t] < number[c] for c in chosen for t in set(finite) - set(chosen)), "a better front waits"
-
-
 @settings(max_examples=30, deadline=None)
 @given(results(), st.randoms(use_true_random=False))
 def test_the_order_in_which_results_come_does_not_matter(given: list[Losses | None], random: Any) -> None:
@@ -212,21 +193,6 @@ def test_a_later_result_of_a_trial_removes_its_earlier_one_by_dominance_alone() 
     assert [member.resource for member in front] == [9]
 
 
-LADDER: dict[str, Any] = {"configs": 40, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
-SEARCHES: dict[str, dict[str, Any]] = {
-    "asha": {"method": "asha", **LADDER},
-    "asha brackets": {"method": "asha", "brackets": "all", **LADDER},
-    "asha shared": {"method": "asha", "brackets": [0, 1], "rung_system": "shared", **LADDER},
-    "asha endless": {"method": "asha", "configs": 40, "reduction_factor": 3},
-    "stopping": {"method": "asha", "variant": "stopping", **LADDER},
-    "stopping shared": {
-        "method": "asha", "variant": "stopping", "brackets": [0, 1], "rung_system": "shared", **LADDER,
-    },
-    "sha": {"method": "sha", "rounds": 2, **LADDER},
-    "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 27, "reduction_factor": 3},
-    "random": {"method": "random", "configs": 20},
-    "grid": {"method": "grid", "points": {"x": 5, "d": 3}},
-}  # fmt: skip
 METRICS = [{"name": "error"}, {"name": "speed", "mode": "max"}, {"name": "size"}]
 
 
@@ -242,22 +208,3 @@ class Tradeoff(World):
         metrics = {"error": x**2 + 1 / job.target, "speed": speed, "size": size}
         outcome = Outcome.DIVERGED if math.isnan(speed) else Outcome.COMPLETED
         return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics=metrics)
-
-
-@pytest.mark.parametrize("name", ["asha brackets", "asha endless", "stopping shared", "sha", "grid"])
-def test_every_method_with_three_objectives(name: str) -> None:
-    world = Tradeoff(3, workers=4, failures=0.05, nans=0.05)
-    study = fresh(make_spec(metric=METRICS[0], metrics=METRICS, search=SEARCHES[name]), MemoryJournal(), world)
-    running = list(study.set_capacity(4))
-    while running:
-        running += study.tell_report(world.report(running.pop(world.random.randrange(len(running)))))
-        study.check()
-    assert study.status == "finished" and len(study.front) > 1
-    assert study.best == study.front[0]
-    assert all(len(member.losses) == 3 for member in study.front)
-    diverged = [r for t in study.state.trials for r in t.results if math.isnan(r.metrics["speed"])]
-    assert diverged and all(result.loss is None for result in diverged), "a NaN in any objective ranks last"
-    entries = list(study.journal.entries("world"))
-    again = Study.from_entries(entries)
-    assert snapshot(again) == snapshot(study) and again.front == study.front
-    assert audit(entries).clean

@@ -51,6 +51,7 @@ class PackedStudy:
         self.meter = PlayedMeter()
         self.placer = devices_for(packing=plain["packing"], meter=self.meter)  # type: ignore[arg-type]
         self.running: list[JobKey] = []
+        self.slots: dict[JobKey, tuple[str, int]] = {}
         self.ratios: dict[str, float] = {}
         self.placer.estimates.ratios.ratios = lambda: dict(self.ratios)  # type: ignore[method-assign]
         self.history: dict[int, dict[str, There]] = {}
@@ -80,6 +81,8 @@ class PackedStudy:
         waiting = [job for job in self.study.state.wanted() if job.key not in self.running]
         placed = self.placer.place(waiting, now=self.now)
         self.running += [job.key for job, _ in placed.begun]
+        self.slots |= {job.key: (slot.name, slot.number) for job, slot in placed.begun}
+        assert len({self.slots[key] for key in self.running}) == len(self.running), "each its own place"
         if placements := self.placer.new_placements():
             self.study.note_placements(placements)
             self.history[self.study.seq - 1] = self.there

@@ -125,13 +125,6 @@ def test_jobs_that_compute_go_back_soon_and_lose_nothing() -> None:
     assert found < 1.02 * fixed, "1.5 fills the gap that is too small for a whole job"
 
 
-def test_memory_is_never_oversubscribed() -> None:
-    placer = devices_for(gpu(memory=4), free_choice=True, stated={"memory": "1GB", "compute": 30, "cores": 0})
-    placer.estimates.ratios.ratios = lambda: {"A100": 3.0}  # type: ignore[method-assign]
-    placer.update(placer.inventory)
-    assert len(placer.place(jobs_of(20)).begun) == 4, "compute has room for ten"
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_limit_on_jobs_holds_at_every_ratio(policy: str) -> None:
     """A share of the compute stood for it: jobs that began at a ratio of 1 left room for a third one at 1.5."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
@@ -308,55 +306,6 @@ def test_who_may_have_died_of_a_neighbour_is_judged_a_moment_later() -> None:
     assert placer.judge(crash).outcome is Outcome.PREEMPTED
     placer.release(two[0].key)
     assert placer.judge(crash, waited=False) is not None, "nobody is beside it"
-
-
-steps = st.lists(
-    st.one_of(
-        st.tuples(st.just("jobs"), st.lists(st.integers(1, 6), min_size=1, max_size=6)),
-        st.tuples(st.just("end"), st.integers(0, 30), st.sampled_from([Outcome.COMPLETED, Outcome.OUT_OF_MEMORY])),
-        st.tuples(st.just("devices"), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 40)), max_size=3)),
-    ),
-    max_size=40,
-)
-
-
-@pytest.mark.parametrize("policy", ["fill", "first_fit", "worst_fit_decreasing"])
-@given(steps=steps)
-@settings(max_examples=20, deadline=None)
-def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[Any, ...]]) -> None:
-    """A judge of its own: sums over the shares that jobs were given, against devices that were there then."""
-    there = {"a": 40}
-    placer = devices_for(gpu("a", memory=40), packing={"policy": policy, "most": 6})
-    running: dict[tuple[int, int], Placement] = {}
-    waiting: list[Job] = []
-    count = 0
-    for step in steps:
-        if step[0] == "jobs":
-            waiting += [job(count + number, width=width) for number, width in enumerate(step[1])]
-            count += len(step[1])
-        elif step[0] == "end" and running:
-            placement = running.pop(sorted(running)[step[1] % len(running)])
-            placer.judge(ended(placement, step[2], memory=(count % 7 + 1) * GB, at=10.0 * count))
-            placer.release(placement[0].key)
-        elif step[0] == "devices":
-            there = dict(step[1])
-            placer.update(Inventory(tuple(gpu(name, memory=40, free=free) for name, free in there.items())))
-        placements = placer.place(waiting).begun
-        begun = {placed.key for placed, _ in placements}
-        assert len(begun) == len(placements)
-        waiting = [one for one in waiting if one.key not in begun]
-        for placed, slot in placements:
-            assert placed.key not in running and slot.name in there
-            running[placed.key] = placed, slot
-        for name, free in there.items():
-            new = {slot.name for _, slot in placements}
-            shares = [slot.portion for _, slot in running.values() if slot.name == name and slot.portion is not None]
-            if name in new:
-                assert sum(share.memory for share in shares) <= free * GB
-                assert sum(share.compute for share in shares) <= 1000 and len(shares) <= 6
-                assert len(shares) == 1 or not any(share.alone for share in shares)
-        numbers = [(slot.name, slot.number) for _, slot in running.values()]
-        assert len(numbers) == len(set(numbers))
 
 
 def processors(cores: int = 2000) -> Device:

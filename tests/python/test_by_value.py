@@ -11,7 +11,6 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.study_runs import recorded_study
-from tests.waiting import eventually
 
 # All kinds of functions, between real processes.
 
@@ -369,58 +367,3 @@ def test_a_function_by_value_and_its_loader_train_models_that_hop(tmp_path: Path
     assert result.status == "finished", result
     assert result.best.value == pytest.approx(result.best.params["x"] - 16)
     assert len(list((result.folder / "code").glob("*.pkl"))) == len(result.spec.functions)
-
-
-SCRIPT = """
-import time
-
-import numpy as np
-
-import hpo_core as hpo
-
-x = np.linspace(-1, 1, 8)
-more = {"x": x, "names": {"a", "b", "c"}}  # a set is another pickle in another process
-
-
-def train(trial):
-    total = hpo.State(value=0.0)
-    trial.track(total=total)
-    for step in trial.steps():
-        time.sleep(0.2)
-        total.value += trial.params["rate"] * float(x[1] + more["x"][0]) + len(more["names"])
-        trial.report(loss=total.value)
-
-
-result = hpo.tune(
-    train, {"rate": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=8, max_resource=2), name="again",
-    resume=True, home="home", prefect="off", tracking={"mlflow": "off"}, progress=False, workers=1, seed=1,
-)
-print(result.status, len(result.trials), result.best.value)
-"""
-
-
-@pytest.mark.slow
-def test_the_unchanged_script_goes_on_with_its_study(tmp_path: Path) -> None:
-    """After it was killed, after its end, and with another value: it trains the function that it keeps."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-
-    def begin() -> subprocess.Popen[str]:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen([sys.executable, script.name], cwd=tmp_path, **pipes)
-
-    def results() -> int:
-        with suppress(hpo.HpoError, OSError):
-            return len(hpo.load("again", tmp_path / "home").results)
-        return 0
-
-    first = begin()
-    eventually(lambda: results() > 0 or first.poll() is not None)
-    first.kill()
-    first.communicate()
-    assert 0 < results() < 8
-    second = begin().communicate()[0].splitlines()[-1]
-    assert second.startswith("finished 8"), second
-    script.write_text(SCRIPT.replace("linspace(-1, 1", "linspace(-1, 2"))
-    said = begin().communicate()[0]
-    assert said.splitlines()[-1] == second and "accept_changes=True) trains the new one" in said

@@ -151,11 +151,6 @@ def test_mistakes_are_refused_in_words_before_anything_starts(arguments: dict[st
     assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
-def test_an_unknown_argument_is_named() -> None:
-    with pytest.raises(TypeError, match="metrc"):
-        hpo.tune(train, SPACE, metrc="loss")  # type: ignore[call-arg]
-
-
 def test_the_exception_of_the_first_trial_appears_as_itself(tmp_path: Path) -> None:
     with pytest.raises(FullError, match="the glass") as caught:
         hpo.tune(fails, SPACE, metric="loss", max_trials=60, **QUIET)

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -272,26 +271,6 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
     assert not found.error and found.shown[-1]["text/plain"] == "'finished'"
 
 
-@pytest.mark.slow
-def test_nothing_goes_on_after_a_kernel_that_is_killed(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path)
-    try:
-        kernel.run(TRAIN)
-        kernel.begin(
-            "hpo.tune(slow, {'x': hpo.Float(0, 1)}, metric='loss', name='long', home='kept', workers=1, prefect='off', "
-            "method=hpo.Random(configs=2), tracking={'mlflow': 'off'})"
-        )
-        kernel.wait_for("1 running")
-        started = kernel.process.children(recursive=True)
-        assert trained_by(kernel)
-        os.kill(kernel.process.pid, signal.SIGKILL)  # it alone, not its process group
-        _, alive = psutil.wait_procs(started, timeout=600)
-        assert not alive
-        assert hpo.load("long", home=tmp_path / "kept").status == "open"
-    finally:
-        kernel.close()
-
-
 # What is shown, without a kernel.
 
 
@@ -422,19 +401,12 @@ def test_committed_notebooks_are_executed_small_and_of_no_machine(path: Path) ->
     assert json.loads(again) == json.loads(written)
 
 
-def run_again(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["first_study", "tutorial"])
+def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ROOT / "examples" / "notebook" / f"{name}.ipynb"
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert kinds(executed(path, folder)) == kinds(nbformat.read(path, as_version=4))
-
-
-@pytest.mark.slow
-def test_the_first_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_again(ROOT / "examples" / "notebook" / "first_study.ipynb", tmp_path, monkeypatch)
-
-
-@pytest.mark.slow
-def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_again(ROOT / "examples" / "notebook" / "tutorial.ipynb", tmp_path, monkeypatch)
+    assert kinds(executed(path, tmp_path)) == kinds(nbformat.read(path, as_version=4))
 
 
 def test_the_tutorial_has_the_sections_of_its_page() -> None:

@@ -129,9 +129,12 @@ import hpo_core as hpo
 import main
 from held import hold
 
+names = {"a", "b", "c"}  # a set is another pickle in another process
+
 
 def objective(trial):
     hold(trial)
+    assert len(names) == 3
     return main.objective(trial)
 
 

@@ -14,7 +14,6 @@ from hpo_core.model.events import CapacityChanged, JobGranted
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import Simulation
-from hpo_core.study.gang_sizes import grown_size
 from tests.conftest import fresh, make_spec
 
 SEARCHES: list[dict[str, Any]] = [
@@ -84,14 +83,6 @@ def test_a_growing_study_ends_within_its_slots_and_is_decided_again_alike(
             elif type(event).__name__ in ("JobCompleted", "AttemptFailed"):
                 used -= running.pop(event.trial)  # type: ignore[union-attr]
     assert audit(entries).clean
-
-
-@given(st.integers(0, 64), st.integers(0, 70), st.sets(st.integers(2, 64), max_size=5))
-def test_growth_leaves_a_slot_for_each_waiting_job_that_had_one(room: int, waiting: int, sizes: set[int]) -> None:
-    size = grown_size(room, waiting, sizes)
-    assert size == 1 or size in sizes
-    assert room - size >= min(room, waiting) - 1 or size == 1
-    assert grown_size(room + 1, waiting, sizes) >= size >= grown_size(room, waiting + 1, sizes)
 
 
 @settings(max_examples=20, deadline=None)

@@ -46,28 +46,6 @@ def test_a_speedup_is_at_most_linear_and_one_on_one_gpu(model: LayerModel) -> No
 
 
 @few
-@given(models(), st.floats(1, 100), st.sampled_from(SIZES))
-def test_more_bandwidth_is_never_slower(model: LayerModel, factor: float, gpus: int) -> None:
-    faster = msgspec.structs.replace(model, link=Link(model.link.gbps * factor, model.link.reached))
-    assert faster.step(gpus).total <= model.step(gpus).total
-    assert kappa(speedups(faster, SIZES)) >= kappa(speedups(model, SIZES))
-
-
-@few
-@given(models(), st.sampled_from(SIZES))
-def test_a_larger_part_of_a_gpu_is_never_slower(model: LayerModel, gpus: int) -> None:
-    whole = msgspec.structs.replace(model, processor=msgspec.structs.replace(model.processor, reached=1.0))
-    assert whole.step(gpus).total <= model.step(gpus).total
-
-
-@few
-@given(models(), st.sampled_from(SIZES))
-def test_a_tree_is_never_faster_than_a_butterfly(model: LayerModel, gpus: int) -> None:
-    tree, butterfly = (msgspec.structs.replace(model, all_reduce=scheme) for scheme in ("tree", "butterfly"))
-    assert tree.step(gpus).total >= butterfly.step(gpus).total
-
-
-@few
 @given(models(), positive, positive, st.sampled_from(SIZES))
 def test_a_correction_finds_the_factors_of_times_that_follow_the_model(
     model: StepModel, compute: float, ratio: float, gpus: int

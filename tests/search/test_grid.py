@@ -29,20 +29,6 @@ def grid_of(spec: StudySpec) -> Grid:
     return Grid(spec.search_space(), spec.search)
 
 
-def test_order_is_that_of_the_space_the_last_parameter_fastest() -> None:
-    sampler = grid(points={"lr": 3})
-    assert sampler.size == 3 * 3 * 3 + 3 * 3
-    first = [sampler.at(n) for n in range(4)]
-    assert first[:2] == [
-        {"optimizer": "sgd", "lr": pytest.approx(1e-4), "depth": 2, "momentum": 0.0},
-        {"optimizer": "sgd", "lr": pytest.approx(1e-4), "depth": 2, "momentum": 0.45},
-    ]
-    adam = [sampler.at(n) for n in range(27, 36)]
-    assert all("momentum" not in point and point["optimizer"] == "adam" for point in adam)
-    assert len({repr(sampler.at(n)) for n in range(sampler.size)}) == sampler.size
-    assert sampler.at(sampler.size) == sampler.at(0)
-
-
 def test_log_scales_are_spaced_evenly_in_the_logarithm() -> None:
     space = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}
     values = [grid(space, points={"lr": 5}).at(n)["lr"] for n in range(5)]

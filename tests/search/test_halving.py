@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.model.events import TrialStopped
-from hpo_core.search.sha import Tournament, sizes_of
+from hpo_core.search.sha import Tournament
 from hpo_core.views.states import trial_story
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import facts
@@ -32,22 +32,6 @@ def run(search: dict[str, Any], workers: int, losses: dict[int, float] | None = 
 def test_figure_1(s: int, table: list[tuple[int, int]], workers: int) -> None:
     study = run(FIGURE_1 | {"min_resource": 3**s}, workers)
     assert [(rung.results, rung.level) for rung in study.method.rungs()] == table
-
-
-def test_sizes_are_rounded_down_at_each_rung() -> None:
-    assert sizes_of(256, 5, 4) == [256, 64, 16, 4, 1]
-    assert sizes_of(10, 3, 3) == [10, 3, 1]
-    assert sizes_of(2, 3, 3) == [2]
-    assert sizes_of(10, 4, 2.5) == [10, 4, 1]
-
-
-def test_nobody_passes_the_barrier_early() -> None:
-    study = fresh(make_spec(search=FIGURE_1))
-    running = list(study.set_capacity(9))
-    for job in running[:8]:
-        assert study.tell_report(completed(job, float(job.trial))) == [], "the ninth result is missing"
-    granted = study.tell_report(completed(running[8], 8.0))
-    assert [(job.trial, job.target) for job in granted] == [(0, 3), (1, 3), (2, 3)]
 
 
 def test_while_a_bracket_waits_the_next_one_begins() -> None:
@@ -108,14 +92,6 @@ def test_stopping_judges_each_result_when_it_comes() -> None:
     assert [(e.trial, e.rung, e.rank, e.results) for e in stops if e.rung == 0] == [(2, 0, 2, 3), (4, 0, 2, 5)]
     assert study.state.trials[2].status == "stopped"
     assert "stopped at rung 0 (place 2 of 3)" in trial_story(study, 2)
-
-
-def test_stopping_never_goes_on_with_a_loss_that_is_not_finite() -> None:
-    study = fresh(make_spec(search=STOPPING))
-    (job,) = study.set_capacity(1)
-    (job,) = study.tell_report(completed(job, float("nan")))
-    assert (job.trial, job.rung) == (1, 0)
-    assert study.state.trials[0].status == "stopped"
 
 
 def test_who_goes_on_has_the_slot_before_new_configurations() -> None:

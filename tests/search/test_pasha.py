@@ -70,13 +70,8 @@ def test_a_swap_raises_the_ceiling_once_and_says_why() -> None:
     (raised,) = study.state.ceilings
     assert raised == CeilingRaised(0, 2, 4, tolerance=0.0, place=1, trial=1, expected=(0,))
     assert rungs_of(study) == {1: 4, 2: 2, 4: 1, 8: 0}, "the best of the second rung went on to the one that opened"
-
-
-def test_the_raise_stands_in_the_entry_of_its_result_before_new_grants() -> None:
-    losses = {1: [0.1, 0.2, 0.3, 0.4], 2: [0.6, 0.5], 3: [0.6, 0.5], 4: [0.6, 0.5]}
-    study = play(new(4), lambda trial, at: losses[at][trial])
     kinds = [[type(event) for event in entry.events] for entry in study.journal.entries("world")]
-    assert [JobCompleted, CeilingRaised, JobGranted] in kinds
+    assert [JobCompleted, CeilingRaised, JobGranted] in kinds, "the raise stands in its result's entry, before grants"
 
 
 def test_rankings_that_always_turn_open_every_rung_and_no_more() -> None:
@@ -213,12 +208,6 @@ def test_soft_ranking_is_the_paper_s(results: list[tuple[float, float]], toleran
             assert set(ranking.exchangeable(found, tolerances[n])) == groups[found]
 
 
-def test_equal_losses_above_are_no_change() -> None:
-    ranking = SoftRanking()
-    assert ranking.add(0, below=2.0, above=1.0, tolerance=0.0) is None
-    assert ranking.add(1, below=1.0, above=1.0, tolerance=0.0) is None
-
-
 def test_a_diverged_trial_ranks_last_and_an_abandoned_one_is_not_compared() -> None:
     for outcome, raises in ((Outcome.DIVERGED, 1), (Outcome.ERROR, 0)):
         study = new(4)
@@ -233,16 +222,6 @@ def test_a_diverged_trial_ranks_last_and_an_abandoned_one_is_not_compared() -> N
             study.check()
         assert study.status == "finished" and len(study.state.ceilings) == raises
         assert study.best is not None and study.best.trial == 0, "its result at rung 0 still counts"
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_losses_that_are_not_finite_or_huge_never_crash(seed: int) -> None:
-    draw = random.Random(seed)
-    wild = [math.nan, math.inf, -math.inf, 1e308, -1e308, 0.0, 1.0, 1.0]
-    table = {(trial, at): draw.choice(wild) for trial in range(30) for at in range(9)}
-    study = play(new(30), lambda trial, at: table[trial, at], workers=3)
-    for raised in study.state.ceilings:
-        assert math.isfinite(raised.tolerance)
 
 
 def test_audit_explains_every_raise() -> None:

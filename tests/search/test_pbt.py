@@ -51,15 +51,6 @@ def test_the_child_takes_the_initiators_place_and_goes_on_from_the_fitter_one() 
     ] == pytest.approx(lr * 0.8)
 
 
-def test_every_trial_initiates_once_and_the_oldest_first() -> None:
-    study = pbt(population=5, generations=6)
-    World(3, workers=2, failures=0.1, nans=0.1).play(study)
-    assert len(study.state.trials) == 30
-    initiators = [birth.initiator for birth in births(study)]
-    assert len(set(initiators)) == len(initiators) == 25
-    judge(study.spec, study.journal.entries("world"))
-
-
 def test_one_worker_gives_a_synchronous_evolution() -> None:
     study = pbt(population=4, generations=4)
     World(1, workers=1).play(study)
@@ -77,25 +68,6 @@ def test_budget_mode_keeps_few_workers_busy() -> None:
         running = running[1:] + study.tell_report(good(running[0], 1.0))
         study.check()
     assert len(study.state.trials) == 60
-
-
-def test_opponents_never_come_from_later_or_from_too_old_generations() -> None:
-    study = pbt(population=3, generations=8)
-    slow, *others = study.set_capacity(3)
-    while others:  # two members run ahead to the end, the third is still in its first session
-        others = others[1:] + study.tell_report(good(others[0], float(others[0].rung)))
-    study.tell_report(good(slow, 5.0))
-    last = births(study)[-1]
-    generation = {birth.child: birth.generation for birth in births(study)}
-    assert last.initiator == 0 and generation.get(last.opponent, 0) == 0  # type: ignore[arg-type]
-    judge(study.spec, study.journal.entries("world"))
-
-
-def test_a_barrier_is_a_setting() -> None:
-    study = pbt(population=3, reproduction="barrier")
-    one, two, three = study.set_capacity(3)
-    assert study.tell_report(good(one, 1.0)) == [] == study.tell_report(good(two, 2.0))
-    assert len(study.tell_report(good(three, 3.0))) == 3
 
 
 def test_failed_and_diverged_trials_initiate_and_lose() -> None:
@@ -294,21 +266,6 @@ def test_a_bad_checkpoint_of_the_parent_sends_the_child_to_the_grandparent() -> 
     study.check()
 
 
-def test_pending_sessions_of_a_lost_controller_are_trained_again() -> None:
-    study = pbt(population=3)
-    jobs = study.set_capacity(3)
-    study.tell_report(good(jobs[0], 1.0))
-    study.tell_report(good(jobs[1], 1.0))
-    journal = study.journal
-    again = Study.open("world", journal)
-    again.recover("second")
-    running = again.set_capacity(3)
-    assert {job.trial for job in running} == {2, 3, 4} and all(job.retry for job in running)
-    while running:
-        running = running[1:] + again.tell_report(good(running[0], 1.0))
-    judge(again.spec, journal.entries("world"))
-
-
 def test_rerun_of_an_ancestry_is_a_topological_order_with_the_same_schedule() -> None:
     study = pbt(population=4, generations=5)
     World(8, workers=4).play(study)
@@ -330,12 +287,6 @@ def test_rerun_of_an_ancestry_is_a_topological_order_with_the_same_schedule() ->
     assert [job.parent for job in order] == [None, *range(len(line) - 1)]
     several = rerun_spec(entries, "ensemble", trials=[best.trial, study.state.trials[-1].number])
     World(2).play(fresh(several))
-
-
-def test_five_hundred_members_in_seconds() -> None:
-    study = pbt(population=500, generations=4)
-    World(2, workers=50).play(study)
-    assert len(study.state.trials) == 2000 and study.finished
 
 
 def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial() -> None:

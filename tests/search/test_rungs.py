@@ -11,27 +11,6 @@ from hpo_core.search.rungs import LossRung, default_min_resource, rung_levels
 from tests.conftest import fresh, make_spec
 
 
-@pytest.mark.parametrize(
-    ("r", "top", "eta", "levels"),
-    [
-        (1, 9, 3, [1, 3, 9]),  # Figure 1, bracket 0
-        (3, 9, 3, [3, 9]),  # bracket 1
-        (9, 9, 3, [9]),  # bracket 2
-        (1, 200, 3, [1, 3, 9, 27, 81, 200]),
-        (1, 256, 4, [1, 4, 16, 64, 256]),
-        (1, 100, 3, [1, 3, 9, 27, 100]),
-        (1, 50, 3, [1, 3, 9, 27, 50]),
-        (1, 28, 3, [1, 3, 9, 28]),
-        (1, 1, 3, [1]),
-        (2, 3, 4, [2, 3]),
-        (5, 9, 4, [5, 9]),
-        (1, 10, 1.5, [1, 2, 3, 5, 8, 10]),
-    ],
-)
-def test_levels(r: int, top: int, eta: float, levels: list[int]) -> None:
-    assert rung_levels(r, top, eta) == levels
-
-
 def test_production_default_is_at_most_five_rungs() -> None:
     assert default_min_resource(256, 4) == 1
     assert rung_levels(default_min_resource(1024, 4), 1024, 4) == [4, 16, 64, 256, 1024]

@@ -178,7 +178,6 @@ SETS: dict[str, Callable[[], str]] = {
 }
 
 _ROW = {"name": "x", "low": 0.0, "high": 1.0}
-_ONE = {"space": {"float": [_ROW]}}
 
 
 def _filled_choices(value: str) -> dict[str, Any]:
@@ -194,17 +193,7 @@ FORMS: dict[str, Callable[[], dict[str, Any]]] = {
     "integer-of-5000-digits-as-value": lambda: _filled_choices("9" * 5000),
     "huge-whole-number": lambda: {"space": {"int": [_ROW | {"high": 1e308}]}},
     "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"advanced": {"when": "{y: 2024-13-45}"}}]}},
-    "grid-of-1e48-points": lambda: {
-        "space": {"float": [_ROW | {"name": f"x{i}"} for i in range(16)]},
-        "search": {"grid": {"points": str({f"x{i}": 1000 for i in range(16)})}},
-    },
     "deep-row": lambda: {"space": {"float": _nested(100_000)}},
-    "wrong-type": lambda: {"space": 5},
-    "unknown-field": lambda: _ONE | {"nobody": 1},
-    "unknown-method": lambda: _ONE | {"search": {"bayes": {}}},
-    "hyperband-of-many-rungs": lambda: _ONE | {
-        "search": {"hyperband": {"max_resource": 2**53, "min_resource": 1, "reduction_factor": 1.1}},
-    },
 }  # fmt: skip
 """By name: fields of the form besides the objective."""
 

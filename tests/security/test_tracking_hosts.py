@@ -49,15 +49,6 @@ def test_a_server_that_only_a_recorded_study_names_hears_nothing(hpo: Runner, ou
     assert "HPO_ALLOWED_TRACKING" in said and PASSWORD not in said
 
 
-@pytest.mark.slow
-def test_an_allowed_server_is_written_to(hpo: Runner) -> None:
-    with listening() as named:
-        hpo.environment["HPO_ALLOWED_TRACKING"] = named.url
-        finished(hpo.home, named.url)
-        hpo("project", "toy")
-        assert named.heard
-
-
 @pytest.mark.parametrize(
     "uri", ["http://h:5000", "http://h:5000\\.evil", "databricks", "postgresql://h/db", "s3://bucket/x"]
 )

@@ -16,15 +16,14 @@ from hpo_core.execution.virtual import VirtualClock
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
-from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
 from hpo_core.pool.executor import join_pool
-from hpo_core.pool.seat import DEVICES, Terms
+from hpo_core.pool.seat import DEVICES
 from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import used
+from tests.sharing.in_memory import Controlled, drawn_losses, terms_for
 from tests.virtual_devices import Load, VirtualDevices
 
 GB = 10**9
@@ -37,7 +36,7 @@ def gpus(count: int, first: int = 0) -> list[Device]:
     return [Device(f"gpu-{number}", 16, capacity) for number in range(first, first + count)]
 
 
-class PackedPlayer:
+class PackedPlayer(Controlled):
     """One packed study with its controller."""
 
     def __init__(
@@ -52,46 +51,33 @@ class PackedPlayer:
         begins: float = 0.0,
         **terms: Any,
     ) -> None:
-        self.name, self.begins = name, begins
-        self.clock = VirtualClock(begins)
+        self.begins, self.clock = begins, VirtualClock(begins)
         demand = {"compute": each // 10, "memory": 80 * GB * each // 1000, "cores": 1}
         share = {"pool": "p", "weight": terms.get("weight", 1.0)}
         spec = make_spec(study=name, search=search, packing={"demand": demand}, share=share)
         self.journal = MemoryJournal()
         self.study = Study.create(spec, self.journal, clock=self.clock)
-        self.inner = VirtualDevices(
+        objectives = [metric.name for metric in spec.objectives]
+        inner = VirtualDevices(
             self.clock,
             devices=devices,
             load=lambda job, slot: Load(seconds(job), each),
-            train=lambda job: {
-                metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives
-            },
+            train=drawn_losses(objectives),
             poll_seconds=1.0,
-            objectives=[metric.name for metric in spec.objectives],
+            objectives=objectives,
         )
-        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         placer = shared_devices_of(self.study)
-        self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict)
+        self.executor = join_pool(inner, self.study, placer, pools=pools, terms=terms_for(name, **terms), threads=dict)
         self.seat = self.executor.seat
         self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)
         self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
-        self.stopped = False
         self.died = float("inf")
-        self.device_seconds = 0.0
 
-    @property
-    def ended(self) -> bool:
-        return not self.study.state.running and self.study.at_rest
-
-    def run(self, until: float) -> None:
-        if self.stopped or until <= self.begins or self.ended:
-            return
+    def goes_on_until(self, until: float) -> None:
         while self.clock.now < until and not self.ended:
             self.loop.run(until=until)
             if not self.ended:
                 self.clock.now = max(self.clock.now, min(until, self.clock.now + STEP))
-        if self.ended:
-            self.seat.leave()
 
     def spans(self) -> list[tuple[str, float, float]]:
         """(device, begin, end) of each attempt, as the journal says; one that runs ends when its controller died."""
@@ -115,8 +101,6 @@ class PlayedDevices:
         self.players = list(players)
         self.everybody = list(players)
         self.now = 0.0
-        self.idle_seconds = 0.0
-        """Device time without a job while some study that looks at the pool could use it."""
 
     def join(self, player: PackedPlayer) -> None:
         self.players.append(player)
@@ -133,9 +117,7 @@ class PlayedDevices:
             for player in self.players:
                 player.run(self.now)
             active = [player for player in self.players if self.now > player.begins and not player.ended]
-            for player in active:
-                player.device_seconds += STEP * used(player.executor)
-            held = [name for player in active if not player.stopped for name in player.seat.grant.held]
+            held = [name for player in active for name in player.seat.grant.held]
             assert len(held) == len(set(held)), f"{held} at {self.now}"
 
     def check(self) -> None:

@@ -8,21 +8,19 @@ from typing import Any, Literal
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
 from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool
-from hpo_core.pool.seat import Terms
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import used
+from tests.sharing.in_memory import Controlled, drawn_losses, terms_for, used
 
 SLOTS = 8
 STEP = 0.5
 
 
-class Player:
+class Player(Controlled):
     """One study with its controller."""
 
     def __init__(
@@ -34,53 +32,31 @@ class Player:
         slots: int = SLOTS,
         search: dict[str, Any] | None = None,
         begins: float = 0.0,
-        gang: int | Literal["auto"] = 1,
+        gang: Literal["auto"] | None = None,
         **terms: Any,
     ) -> None:
-        self.name, self.begins = name, begins
-        self.clock = VirtualClock(begins)
+        self.begins, self.clock = begins, VirtualClock(begins)
         changes: dict[str, Any] = {"share": {"pool": "p", "weight": terms.get("weight", 1.0)}}
         changes |= {"search": search} if search is not None else {}
-        if gang != 1:
+        if gang is not None:
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": slots}}
-        if gang == "auto":
             changes |= {"scaling": {"speedups": {2: 2.0, 4: 4.0}}}
         spec = make_spec(study=name, **changes)
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
-        self.inner = VirtualExecutor(
-            self.clock,
-            workers=slots,
-            train=lambda job: {
-                metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives
-            },
-            seconds=seconds,
-            objectives=[metric.name for metric in spec.objectives],
+        objectives = [metric.name for metric in spec.objectives]
+        inner = VirtualExecutor(
+            self.clock, workers=slots, train=drawn_losses(objectives), seconds=seconds, objectives=objectives
         )
-        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        given["shared_cluster"] = False
-        self.executor = join_pool(self.inner, self.study, Placer(), pools=pools, terms=Terms(**given), threads=dict)
+        given = terms_for(name, **terms, shared_cluster=False)
+        self.executor = join_pool(inner, self.study, Placer(), pools=pools, terms=given, threads=dict)
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
-        self.stopped = False
-        self.held_seconds = 0.0
         self.used_seconds = 0.0
 
     @property
     def used(self) -> int:
         """Slots that its jobs use now."""
         return used(self.executor)
-
-    @property
-    def ended(self) -> bool:
-        return not self.study.state.running and self.study.at_rest
-
-    def run(self, until: float) -> None:
-        """What its controller does until that moment, unless it is stopped or has ended."""
-        if self.stopped or until <= self.begins or self.ended:
-            return
-        self.loop.run(until=until)
-        if self.ended:
-            self.seat.leave()
 
 
 class PlayedPool:
@@ -93,7 +69,6 @@ class PlayedPool:
         self.idle_for = 0.0
         """Seconds for which a slot has been free that a study waited for."""
         self.longest_idle = 0.0
-        self.most_used = 0
 
     def play(self, until: float, *, judged: bool = True) -> None:
         while self.now < until:
@@ -105,7 +80,6 @@ class PlayedPool:
     def _judge(self, judged: bool) -> None:
         active = [player for player in self.players if self.now > player.begins and not player.ended]
         used = sum(player.used for player in active)
-        self.most_used = max(self.most_used, used)
         if judged:
             assert used <= self.slots, f"{used} slots are used at {self.now}"
             held = sum(len(player.seat.grant.held) for player in active if not player.stopped)

@@ -16,14 +16,13 @@ from hpo_core.execution.virtual import VirtualClock, VirtualExecutor, Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
 from hpo_core.placement.placer import Placer
 from hpo_core.pool.executor import join_pool, join_workers
-from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
+from tests.sharing.in_memory import Controlled, drawn_losses, terms_for
 from tests.virtual_units import VirtualUnits
 
 STEP = 0.5
@@ -39,31 +38,10 @@ class Span(NamedTuple):
     ended: float
 
 
-class _Player:
-    """A study with its controller."""
+class _Player(Controlled):
+    """A study that uses workers by name."""
 
-    study: Study
-    loop: Loop
-    seat: PoolSeat
-    clock: VirtualClock
     running: VirtualExecutor
-    begins: float = 0.0
-    stopped = False
-
-    @property
-    def name(self) -> str:
-        return self.study.name
-
-    @property
-    def ended(self) -> bool:
-        return not self.study.state.running and self.study.at_rest
-
-    def run(self, until: float) -> None:
-        if self.stopped or until <= self.begins or self.ended:
-            return
-        self.loop.run(until=until)
-        if self.ended:
-            self.seat.leave()
 
     @property
     def next_end(self) -> float:
@@ -132,21 +110,21 @@ class Hopper(_Player):
             share={"weight": terms.get("weight", 1.0)},
         )
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
+        objectives = [spec.objectives[0].name]
         self.units = _SizedWorkers(
             threads or {},
             self.clock,
             workers=others_see or tuple(Worker() for _ in holdings),
-            train=lambda job: {spec.objectives[0].name: Stream(job.trial, "loss", job.target).uniform()},
+            train=drawn_losses(objectives),
             seconds=epoch,
-            objectives=[spec.objectives[0].name],
+            objectives=objectives,
             sizes=[1.0] * count,
             trained_on=count,
             holdings={worker: [self.names[place] for place in places] for worker, places in holdings.items()},
             state=100,
         )
         self.running = self.units
-        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        self.pooled, places = join_workers(self.units, self.study, pools=pools, terms=Terms(**given))
+        self.pooled, places = join_workers(self.units, self.study, pools=pools, terms=terms_for(name, **terms))
         self.seat = self.pooled.seat
         self.executor = HoppingExecutor(self.pooled, spec, None, workers_due=self.seat.due)
         places.useful = self.executor.useful_workers
@@ -210,17 +188,17 @@ class Plain(_Player):
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": sum(threads.values())}}
         spec = make_spec(study=name, **changes)
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
-        self.inner = self.running = _NamedWorkers(
+        objectives = [each.name for each in spec.objectives]
+        self.running = _NamedWorkers(
             threads,
             self.clock,
             workers=len(threads),
-            train=lambda job: {each.name: Stream(job.trial, "loss", job.target).uniform() for each in spec.objectives},
+            train=drawn_losses(objectives),
             seconds=seconds,
-            objectives=[each.name for each in spec.objectives],
+            objectives=objectives,
         )
-        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         self.executor = join_pool(
-            self.inner, self.study, Placer(), pools=pools, terms=Terms(**given), threads=lambda: threads
+            self.running, self.study, Placer(), pools=pools, terms=terms_for(name, **terms), threads=lambda: threads
         )
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)

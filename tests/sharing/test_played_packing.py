@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
-from hpo_core.model.rng import Stream
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Outcome
 from hpo_core.pool.seat import LEASE_SECONDS
 from hpo_core.pool.store import Pools
-from tests.sharing.in_memory import MemoryPools, used
+from tests.sharing.in_memory import ENDLESS, MemoryPools, lasting, used
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
-
-ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 
 
 @pytest.fixture
 def pools() -> Pools:
     return MemoryPools()
-
-
-def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
-    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
-
-
-def shares(*players: PackedPlayer) -> list[float]:
-    total = sum(player.device_seconds for player in players)
-    return [player.device_seconds / total for player in players]
-
-
-def test_a_newcomer_gets_its_devices_as_the_jobs_there_end(pools: Pools) -> None:
-    first = PackedPlayer("first", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS)
-    second = PackedPlayer("second", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS, begins=5.0)
-    played = PlayedDevices(first, second)
-    played.play(19)
-    assert (used(first.executor), used(second.executor)) == (4, 0)
-    played.play(26)
-    assert (used(first.executor), used(second.executor)) == (2, 2)
-    assert all(not trial.failures for trial in first.study.state.trials), "none is ended for a share"
-    played.check()
-
-
-@pytest.mark.slow
-def test_weights_hold_over_time(pools: Pools) -> None:
-    players = [
-        PackedPlayer(name, pools, seconds=lasting(6, name), devices=gpus(4), search=ENDLESS, weight=weight)
-        for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))
-    ]
-    played = PlayedDevices(*players)
-    played.play(30)
-    for player in players:
-        player.device_seconds = 0.0
-    played.play(200)
-    assert shares(*players) == pytest.approx([0.25, 0.25, 0.5], rel=0.15)
-    played.check()
-
-
-@pytest.mark.slow
-def test_studies_take_turns_on_one_device(pools: Pools) -> None:
-    players = [PackedPlayer(name, pools, seconds=lasting(4, name), devices=gpus(1), search=ENDLESS) for name in "abc"]
-    played = PlayedDevices(*players)
-    played.play(400)
-    assert shares(*players) == pytest.approx([1 / 3] * 3, rel=0.2)
-    played.check()
 
 
 def test_whole_studies_share_to_their_ends_with_fewer_devices_than_studies(pools: Pools) -> None:
@@ -80,18 +31,6 @@ def test_whole_studies_share_to_their_ends_with_fewer_devices_than_studies(pools
     played.play(500)
     assert [player.study.status for player in players] == ["finished"] * 3
     assert all(not trial.failures for player in players for trial in player.study.state.trials)
-    played.check()
-
-
-def test_a_higher_priority_has_all_devices_that_it_can_use(pools: Pools) -> None:
-    low = PackedPlayer("low", pools, seconds=lasting(4), devices=gpus(2), search=ENDLESS, weight=100.0)
-    high = PackedPlayer("high", pools, seconds=lasting(4), devices=gpus(2), begins=10.0, priority=2,
-                        search={**ENDLESS, "configs": 30})  # fmt: skip
-    played = PlayedDevices(low, high)
-    played.play(25)
-    assert (used(low.executor), used(high.executor)) == (0, 2)
-    played.play(90)
-    assert high.ended and used(low.executor) == 2
     played.check()
 
 

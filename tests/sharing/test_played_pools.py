@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
-from hpo_core.journal.sql import open_journal
-from hpo_core.model.devices.pool_member import Wish
-from hpo_core.model.rng import Stream
-from hpo_core.model.trial import Job
 from hpo_core.pool.seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
-from hpo_core.pool.store import Pools, pools_of
-from tests.sharing.in_memory import MemoryPools
+from hpo_core.pool.store import Pools
+from tests.sharing.in_memory import ENDLESS, MemoryPools, lasting
 from tests.sharing.played_pool import PlayedPool, Player
-
-ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 
 
 @pytest.fixture
-def pools(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pools]:
-    if getattr(request, "param", "memory") == "memory":
-        yield MemoryPools()
-        return
-    journal = open_journal(tmp_path / "journal.db")
-    yield pools_of(journal)
-    journal.close()
-
-
-in_both = pytest.mark.parametrize("pools", ["memory", "sqlite"], indirect=True)
-
-
-def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
-    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
+def pools() -> Pools:
+    return MemoryPools()
 
 
 def shares(*players: Player) -> list[float]:
     total = sum(player.used_seconds for player in players)
     return [player.used_seconds / total for player in players]
-
-
-def test_a_study_alone_has_the_whole_pool_at_once(pools: Pools) -> None:
-    alone = Player("a", pools, seconds=lasting(5), search=ENDLESS)
-    PlayedPool(alone).play(1.0)
-    assert alone.used == 8
 
 
 def test_weights_1_1_2_get_their_shares_and_no_slot_idles(pools: Pools) -> None:
@@ -88,17 +61,6 @@ def test_whole_studies_share_to_their_ends(pools: Pools) -> None:
     assert pool.longest_idle <= 2 * ALONE_SECONDS
 
 
-def test_a_dead_controllers_slots_are_free_after_its_lease(pools: Pools) -> None:
-    one, other = (Player(name, pools, seconds=lasting(4, name), search=ENDLESS) for name in ("one", "other"))
-    pool = PlayedPool(one, other)
-    pool.play(20)
-    pool.players.remove(one)  # its jobs end with it
-    pool.play(20 + LEASE_SECONDS - 6)
-    assert other.used == 4
-    pool.play(20 + LEASE_SECONDS + 4)
-    assert other.used == 8
-
-
 def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -> None:
     one = Player("one", pools, seconds=lambda job: 20.0 if job.trial < 8 else 70.0, search=ENDLESS)
     other = Player("other", pools, seconds=lambda job: 3.0, search=ENDLESS)
@@ -116,42 +78,6 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     assert len(one.seat.grant.held) + len(other.seat.grant.held) <= 8
     pool.play(100)
     assert (one.used, other.used) == (4, 4)
-
-
-@in_both
-def test_a_wish_while_it_runs_holds_and_survives_the_controller(pools: Pools) -> None:
-    one, other = (Player(name, pools, seconds=lasting(2, name), search=ENDLESS) for name in ("one", "other"))
-    pool = PlayedPool(one, other)
-    pool.play(20)
-    assert (one.used, other.used) == (4, 4)
-    pools.say("p", "one", Wish(weight=3.0))
-    pool.play(30)
-    assert (one.used, other.used) == (6, 2)
-    pool.players.remove(one)
-    again = Player("one", pools, seconds=lasting(2), search=ENDLESS, owner="one-2", begins=pool.now)
-    pool.players.append(again)
-    pool.play(pool.now + 10)
-    assert (again.used, other.used) == (6, 2)
-
-
-def test_the_earlier_controller_of_a_study_begins_nothing_any_more(pools: Pools) -> None:
-    old = Player("s", pools, seconds=lasting(2), search=ENDLESS)
-    pool = PlayedPool(old)
-    pool.play(5)
-    new = Player("s", pools, seconds=lasting(2), search=ENDLESS, owner="s-2", begins=5.0)
-    pool.players.append(new)
-    pool.play(15, judged=False)
-    assert old.used == 0 and new.used == 8
-
-
-def test_a_higher_priority_goes_first(pools: Pools) -> None:
-    low = Player("low", pools, seconds=lasting(3), search=ENDLESS, weight=1000.0)
-    high = Player("high", pools, seconds=lasting(3), search={**ENDLESS, "configs": 40}, priority=5, begins=10.0)
-    pool = PlayedPool(low, high)
-    pool.play(18)
-    assert (low.used, high.used) == (0, 8)
-    pool.play(60)
-    assert high.ended and low.used == 8
 
 
 @pytest.mark.parametrize("preempt_after", [None, 5.0])
@@ -174,25 +100,6 @@ def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None
     ]
     PlayedPool(*players).play(160)
     assert shares(*players) == pytest.approx([1 / 3, 2 / 3], rel=0.06)  # 2.67 and 5.33 slots
-
-
-@pytest.mark.slow
-def test_more_studies_than_slots_all_get_their_turn(pools: Pools) -> None:
-    players = [
-        Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)
-    ]
-    PlayedPool(*players, slots=2).play(250)
-    assert shares(*players) == pytest.approx([0.2] * 5, rel=0.25)
-
-
-@pytest.mark.slow
-def test_a_gang_gets_its_slots_together_beside_single_jobs(pools: Pools) -> None:
-    gang = Player("gang", pools, seconds=lasting(4), search=ENDLESS, gang=4)
-    singles = [Player(name, pools, seconds=lasting(3, name), search=ENDLESS) for name in "ab"]
-    pool = PlayedPool(gang, *singles)
-    pool.play(200)
-    assert gang.used_seconds / (200 * 8) > 0.2
-    assert min(player.used_seconds for player in singles) / (200 * 8) > 0.15
 
 
 HALVING = {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, "reduction_factor": 4}

@@ -127,19 +127,6 @@ def test_a_partition_that_lies_nowhere_stops_the_study_all_the_same(pools: Pools
         cluster.play(20 + MISSING_SECONDS + 30)
 
 
-def test_a_dead_controllers_workers_are_free_after_its_lease_and_a_newcomer_gets_its_share(pools: Pools) -> None:
-    one, other = (Hopper(name, pools, EVERYWHERE, search=LONG) for name in ("one", "other"))
-    newcomer = Hopper("new", pools, EVERYWHERE, begins=60.0, search=LONG)
-    cluster = PlayedCluster(one_slot_each(FOUR), one, other, newcomer)
-    cluster.play(20)
-    assert len(one.seat.grant.held) == len(other.seat.grant.held) == 2
-    cluster.players.remove(one)  # its units end with it
-    cluster.play(20 + LEASE_SECONDS + BEAT_SECONDS + 2)
-    assert len(other.seat.grant.held) == 4
-    cluster.play(80)
-    assert len(other.seat.grant.held) == len(newcomer.seat.grant.held) == 2
-
-
 def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_others(pools: Pools) -> None:
     one, other = (Hopper(name, pools, EVERYWHERE, search=LONG, epoch=lambda job: 2.0) for name in ("one", "other"))
     cluster = PlayedCluster(one_slot_each(FOUR), one, other)

@@ -7,11 +7,10 @@ import pytest
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
-from hpo_core.model.errors import JournalError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
 from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, PoolSeat, Terms, Use, pool_of
-from hpo_core.pool.store import Decide, PoolRow
+from hpo_core.pool.store import PoolRow
 from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
@@ -195,30 +194,6 @@ def test_what_a_row_cannot_hold_is_not_used() -> None:
     assert len(seat.grant.held) == 4096 and "x" * 301 not in seat.grant.held
     for row in (seat.mine, seat.grant):
         assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
-
-
-class Failing(MemoryPools):
-    """A database that stops to answer."""
-
-    fails = False
-
-    def change(self, pool: str, study: str, decide: Decide) -> None:
-        if self.fails:
-            raise JournalError("gone")
-        super().change(pool, study, decide)
-
-
-def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> None:
-    pools = Failing()
-    a = Side(pools, "a")
-    a.open(0.0)
-    pools.fails = True
-    assert len(a.open(LEASE_SECONDS - 1)) == 2 and a.open(LEASE_SECONDS + 1) == []
-    a.submit(0, "gpu-0")
-    assert not a.inner.begun and not a.told, "it waits until the pool can be read again"
-    pools.fails = False
-    a.open(LEASE_SECONDS + 4)
-    assert list(a.inner.begun) == [0]
 
 
 def test_slots_of_a_dead_controller_are_not_said_to_be_free_at_once() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, Slot
 from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Job, Outcome, Report, Rung
@@ -15,19 +15,18 @@ from hpo_core.pool.executor import PooledExecutor, WorkerPlaces
 from hpo_core.pool.seat import HOPPED_WORKERS, PoolSeat, Terms
 from hpo_core.pool.store import PoolRow, RowChange
 from tests.sharing.in_memory import MemoryPools
+from tests.sharing.test_pooled_executor import ByHand, Endless
 
 WORKERS = ("a", "b")
 
 
-class ByHand:
+class ByUnits(ByHand):
     """Two workers that hold a partition each; a test ends their units."""
 
-    poll_seconds = 1.0
-
     def __init__(self) -> None:
-        self.moment = 0.0
-        self.begun: dict[str, tuple[Job, OnReport]] = {}
-        self.cancelled: list[tuple[int, int]] = []
+        super().__init__(len(WORKERS))
+        self.units: dict[str, tuple[Job, OnReport]] = {}
+        """That have begun, by worker."""
 
     def inventory(self) -> Inventory:
         return Inventory(
@@ -35,17 +34,8 @@ class ByHand:
         )
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        assert slot.name not in self.begun
-        self.begun[slot.name] = job, on_report
-
-    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        self.cancelled += attempts
-
-    def now(self) -> float:
-        return self.moment
-
-    def wait(self, inbox: Inbox, until: float) -> bool:
-        return False
+        assert slot.name not in self.units
+        self.units[slot.name] = job, on_report
 
 
 class Interrupted(MemoryPools):
@@ -65,16 +55,11 @@ class Interrupted(MemoryPools):
         super().change(pool, study, decided)
 
 
-class Models:
-    """A study with so many models."""
-
-    job_slots = 1
+class Models(Endless):
+    """A study with two models."""
 
     def demand(self, most: int) -> int:
         return min(most, 2)
-
-    def spare(self, most: int) -> int:
-        return 0
 
 
 def unit(trial: int, number: int = 0) -> Job:
@@ -93,8 +78,8 @@ def opened(units: PooledExecutor) -> set[str]:
     return {device.name for device in units.inventory().devices if device.slots}
 
 
-def hopping(pools: MemoryPools, study: str) -> tuple[PooledExecutor, ByHand]:
-    inner = ByHand()
+def hopping(pools: MemoryPools, study: str) -> tuple[PooledExecutor, ByUnits]:
+    inner = ByUnits()
     places = WorkerPlaces(Models())
     seat = PoolSeat(pools, Terms(pool="p", study=study, owner=study), places, HOPPED_WORKERS)
     seat.kind = msgspec.structs.replace(HOPPED_WORKERS, patience=1.0)
@@ -115,14 +100,14 @@ def test_a_unit_that_begins_while_the_pool_is_looked_at_waits_for_what_is_found(
     def meanwhile() -> None:
         for place, worker in enumerate(WORKERS):
             units.submit(unit(place), Slot(place, 0, worker), lambda job, report: told.append((job, report)))
-        begun_meanwhile.extend(inner.begun)
+        begun_meanwhile.extend(inner.units)
 
     pools.meanwhile = meanwhile
     inner.moment = 6.0
     units.inventory()
     held = list(units.seat.grant.held)
     assert begun_meanwhile == [] and len(held) == 1
-    assert list(inner.begun) == held, "on the worker that it still holds it begins after the look"
+    assert list(inner.units) == held, "on the worker that it still holds it begins after the look"
     ((_, report),) = told
     assert report.outcome is Outcome.PREEMPTED and "another study of pool p" in report.message
     assert opened(units) == set(held)
@@ -134,26 +119,15 @@ def test_a_unit_that_follows_another_on_a_held_worker_begins_at_once(pools: Inte
     units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: None)
 
     def meanwhile() -> None:
-        job, on_report = inner.begun.pop("a")
+        job, on_report = inner.units.pop("a")
         on_report(job, Report(trial=0, attempt=0, outcome=Outcome.COMPLETED))
         units.submit(unit(1), Slot(0, 0, "a"), lambda job, report: None)
-        assert inner.begun["a"][0].trial == 1
+        assert inner.units["a"][0].trial == 1
 
     pools.meanwhile = meanwhile
     inner.moment = 6.0
     units.inventory()
-    assert inner.begun["a"][0].trial == 1 and "a" in units.seat.grant.held
-
-
-def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) -> None:
-    units, inner = hopping(pools, "one")
-    units.inventory()
-    inner.moment = 100.0
-    told: list[Report] = []
-    units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: told.append(report))
-    assert not inner.begun and not told, "it waits until the pool can be read again"
-    offered = units.places.offered(inner.inventory(), units.seat.open(units.now()), ())
-    assert [device.slots for device in offered.devices] == [0, 0]
+    assert inner.units["a"][0].trial == 1 and "a" in units.seat.grant.held
 
 
 def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pools: Interrupted) -> None:
@@ -176,4 +150,4 @@ def test_a_unit_that_lost_its_worker_takes_no_other_unit_of_its_model_along(pool
     pools.meanwhile = meanwhile
     inner.moment = 12.0
     units.inventory()
-    assert told == [gone] and list(inner.begun) == [held]
+    assert told == [gone] and list(inner.units) == [held]

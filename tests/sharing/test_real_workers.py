@@ -15,7 +15,6 @@ from hpo_core.checkpoints.files import load
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.pool.store import live_rows
-from hpo_core.pool.words import standings
 from tests.hopping.test_hopping_workers import Cluster, Hopping, until
 
 pytestmark = pytest.mark.slow
@@ -80,40 +79,6 @@ def hopper(
         data={"partitions": [f"part-{number}.npz" for number in range(4)], "folder": str(folder / "data"),
               "load": "tests.hopping.hopping_objectives:load"},
     )  # fmt: skip
-
-
-def test_a_hopping_and_a_plain_study_share_four_workers(tmp_path: Path, cluster: Cluster) -> None:
-    for number in range(4):
-        cluster.worker(f"w{number}", [0, 1, 2, 3])
-    hopping = hopper(tmp_path, "hopping", cluster.address, configs=10, seconds=1.0)
-    plain = Hopping(
-        tmp_path, name="plain", address=cluster.address, share={}, objective="tests.sharing.waiting_objective:train",
-        metric={"name": "loss", "mode": "min"}, space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
-        constants={"seconds": 2.0, "mark": "plain", "file": str(tmp_path / "jobs.txt")}, data=None,
-        search={"method": "random", "configs": 60, "max_resource": 1},
-    )  # fmt: skip
-    controllers = [hopping.start(), plain.start()]
-    until(lambda: bool(plain.completed()) and bool(hopping.completed()), controllers[0])
-    source = hopping.home.read_journal()
-    seen = standings(live_rows(source, is_alive))
-    source.close()
-    print(f"\n{seen['hopping'].words}\n{seen['plain'].words}")
-    assert seen["hopping"].share == seen["plain"].share == 2
-    for controller in controllers:
-        said, _ = controller.communicate(timeout=600)
-        assert controller.returncode == 0, said
-    spans = judge(hopping, plain)
-    begins = {name: min(one.began for one in spans if one.study == name) for name in ("hopping", "plain")}
-    ends = {name: max(one.ended for one in spans if one.study == name) for name in ("hopping", "plain")}
-    since, to = max(begins.values()) + 8.0, min(ends.values()) - 5.0
-    assert to > since + 10.0, "both could use more for a time"
-    seconds = {
-        name: sum(max(0.0, min(one.ended, to) - max(one.began, since)) for one in spans if one.study == name)
-        for name in ("hopping", "plain")
-    }
-    total = sum(seconds.values())
-    print(f"slot seconds over {to - since:.0f} s: {seconds}; {total / (to - since):.2f} of 4 slots used")
-    assert seconds["hopping"] / total == pytest.approx(0.5, abs=0.12)
 
 
 def test_each_partition_on_one_worker_and_a_killed_controller(tmp_path: Path, cluster: Cluster) -> None:

@@ -122,20 +122,6 @@ def test_a_study_waits_for_a_drained_node_says_so_and_goes_on(slurm: OneNodeSlur
     assert only_lost(study) == 0
 
 
-def test_a_node_drained_in_the_middle_keeps_its_jobs_and_takes_no_others(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, pause=1.0)
-    process = study.start()
-    study.wait_for_words("[2 done")
-    slurm.call("scontrol", "update", f"NodeName={NODE}", "State=DRAIN", "Reason=maintenance")
-    for job in slurm.jobs("RUNNING"):
-        slurm.call("scancel", job)
-    study.wait_for_words("Slurm: 2 of 2 jobs wait in the queue (")
-    assert process.poll() is None
-    slurm.call("scontrol", "update", f"NodeName={NODE}", "State=RESUME")
-    study.ends_well(process)
-    assert only_lost(study) >= 1
-
-
 def test_held_jobs_end_the_wait_with_what_to_do(slurm: OneNodeSlurm, tmp_path: Path) -> None:
     study = SlurmStudy(tmp_path, slurm, workers=1, wait=8, directives=["--hold"])
     assert study.start().wait(120) == 1

@@ -15,7 +15,7 @@ import pytest
 from hpo_core import Job, MemoryJournal, Report, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import ObjectiveError, SpecError
-from hpo_core.model.events import JobCompleted, JobGranted, TrialAbandoned, TrialStopped
+from hpo_core.model.events import JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.model.judged_results import Infeasible, total_violation
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
@@ -129,39 +129,6 @@ def test_asha_promotes_the_best_candidate_by_violation_and_loss(name: str) -> No
             own = judged[below][event.trial]
             behind += any(k[1] < own[1] and k[0] > own[0] for k in ranked)
     assert promotions > 3 and behind, "no promotion passed over an infeasible result with a smaller loss"
-
-
-def test_sha_takes_the_best_of_a_complete_rung_by_violation_and_loss() -> None:
-    study = play("sha")
-    for number, bracket in enumerate(study.method.brackets):  # type: ignore[attr-defined]
-        for k, rung in enumerate(bracket.rungs[:-1]):
-            results: dict[int, tuple[float, float, int]] = {}
-            for trial in study.state.trials:
-                for result in trial.results:
-                    if (trial.bracket, result.rung) == (number, k) and (found := rank(result)) is not None:
-                        results[trial.number] = (*found, trial.number)
-            ranked = sorted(results, key=lambda t: results[t])
-            gone = {t.number for t in study.state.trials if t.bracket == number and any(r.rung > k for r in t.results)}
-            abandoned = {t.number for t in study.state.trials if t.abandoned is not None}
-            assert gone <= set(ranked[: rung.promoted]) and set(ranked[: rung.promoted]) <= gone | abandoned
-
-
-def test_stopping_asha_judges_by_violation_and_loss() -> None:
-    study = play("stopping")
-    judged: dict[int, list[tuple[float, float, int]]] = {}
-    places = []
-    for event in events(study):
-        if type(event) is JobCompleted:
-            key = rank(event)
-            value = (math.inf, math.inf) if key is None else key
-            judged.setdefault(event.rung, []).append((*value, event.trial))
-        elif type(event) is TrialAbandoned:
-            judged.setdefault(event.rung, []).append((math.inf, math.inf, event.trial))
-        elif type(event) is TrialStopped:
-            ranked = [trial for *_, trial in sorted(judged[event.rung])]
-            assert (event.rank, event.results) == (ranked.index(event.trial) + 1, len(ranked))
-            places.append(event.rank)
-    assert len(places) > 5
 
 
 @pytest.mark.parametrize("name", ["pbt", "pbt-truncation", "pareto-pbt"])
@@ -331,24 +298,3 @@ def test_samplers_of_optuna_are_shown_the_constraints(name: str) -> None:
             assert constraints_of(shown) == [finite[max(finite)].metrics[n] for n in NAMES]
             compared += 1
     assert compared > 3
-
-
-def test_tpe_finds_the_feasible_region() -> None:
-    def share(constraints: list[str]) -> float:
-        found = 0
-        for seed in range(2):
-            study = Study.create(
-                make_spec(
-                    constraints=constraints,
-                    seed=seed,
-                    sampler={"name": "TPESampler", "n_startup_trials": 8},
-                    search={"method": "random", "configs": 40},
-                )
-            )
-            while (job := study.ask()) is not None:
-                x = job.params["x"]
-                study.tell(job, {"loss": x, "limit": 0.7 - x})  # the loss wants small values, the limit large ones
-            found += sum(trial.params["x"] >= 0.7 for trial in study.state.trials[15:])
-        return found / 50
-
-    assert share(["limit"]) > 2 * share([])

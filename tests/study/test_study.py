@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.errors import FencedError, HpoError, JournalError, ObjectiveError, StudyExistsError
+from hpo_core.model.errors import FencedError, HpoError, JournalError, ObjectiveError
 from hpo_core.model.events import (
     AttemptFailed,
     CheckpointCondemned,
@@ -41,16 +40,6 @@ def test_promotion_comes_before_a_new_trial(study: Study) -> None:
     for job, loss in zip(jobs, (0.3, 0.1, 0.2), strict=True):
         granted = study.tell_report(completed(job, loss))
     assert [(job.trial, job.rung, job.target) for job in granted] == [(1, 1, 3)]
-
-
-def test_base_rung_takes_exactly_n_and_the_study_drains() -> None:
-    world = World(3)
-    study = fresh(make_spec(), world=world)
-    assert world.play(study) == []
-    study.check()
-    assert study.status == "finished"
-    assert study.method.rungs()[0].results == 30
-    assert study.ask() is None
 
 
 def test_lost_attempt_is_wanted_again_first(study: Study) -> None:
@@ -130,15 +119,6 @@ def test_an_objective_that_always_fails_halts_the_study() -> None:
     assert "5 trials failed before any succeeded" in study.state.halted.reason
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_non_finite_ranks_last_and_is_never_promoted(study: Study, value: float) -> None:
-    jobs = study.set_capacity(3)
-    for job in jobs:
-        granted = study.tell_report(completed(job, value))
-    assert [job.rung for job in granted] == [0]
-    assert study.best is None
-
-
 def test_max_mode_is_flipped_once() -> None:
     study = fresh(make_spec(metric={"name": "loss", "mode": "max"}))
     jobs = study.set_capacity(3)
@@ -164,22 +144,6 @@ def test_capacity_grows_and_shrinks_without_ending_jobs(study: Study) -> None:
     assert len(study.set_capacity(5)) == 2
 
 
-def test_extension_of_a_finished_study() -> None:
-    world = World()
-    study = fresh(make_spec(), world=world)
-    world.play(study)
-    assert len(world.play(study, study.extend(5), steps=0)) > 0
-    world.play(study, study.state.wanted())
-    assert len(study.state.trials) == 35 and study.status == "finished"
-
-
-def test_same_name_twice_is_refused() -> None:
-    journal = MemoryJournal()
-    fresh(make_spec(), journal)
-    with pytest.raises(StudyExistsError, match="'world' exists already"):
-        fresh(make_spec(), journal)
-
-
 def test_a_study_that_could_not_record_is_closed() -> None:
     class Full(MemoryJournal):
         def append(self, study: str, entry: Entry) -> None:
@@ -202,26 +166,6 @@ def test_stale_writer_is_fenced() -> None:
     second.ask()
     with pytest.raises(FencedError, match="Another controller took over"):
         first.ask()
-
-
-def test_parameters_do_not_depend_on_the_cluster() -> None:
-    def params(workers: int, seed: int) -> list[dict[str, object]]:
-        world = World(seed, workers=workers)
-        study = fresh(make_spec(), world=world)
-        world.play(study)
-        return [trial.params for trial in study.state.trials]
-
-    assert params(1, 1) == params(7, 2)
-
-
-def test_by_hand_after_a_crash() -> None:
-    journal = MemoryJournal()
-    lost = fresh(make_spec(), journal).ask()
-    again = Study.open("world", journal)
-    again.recover("me")
-    job = again.ask()
-    assert lost is not None and job is not None
-    assert (job.trial, job.attempt, job.params) == (lost.trial, 1, lost.params)
 
 
 def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_abandons_it() -> None:
