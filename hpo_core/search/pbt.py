@@ -44,8 +44,6 @@ from hpo_core.search.evolution import Explorer, Parents, TrialSession
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import Outline, Resource, SearchContext, SearchProgress, SearchSettings
 
-RESAMPLED = 0.25
-"""Probability that truncation draws a parameter anew (ASHA, A.3)."""
 OPPONENTS_FROM = 2
 """Generations, up to the initiator's own, that opponents come from; truncation, too, goes on from these alone."""
 
@@ -63,8 +61,7 @@ class PbtSearch(SearchSettings):
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
     selection: Literal["tournament", "truncation"] = Field(
         default="tournament",
-        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best "
-        "with a quarter of the parameters drawn.",
+        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
     )
     reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",
@@ -80,6 +77,9 @@ class PbtSearch(SearchSettings):
     perturb: list[Annotated[float, Field(gt=0, lt=1e6)]] = Field(
         default=[0.8, 1.2], min_length=1, description="Factors of numbers; ordered choices move to a neighbour."
     )
+    resample: float | None = Field(
+        default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
+    )
     static: list[str] = Field(default_factory=list, description="Parameters that are never mutated, once drawn.")
     max_gap: int | None = Field(
         default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
@@ -93,9 +93,14 @@ class PbtSearch(SearchSettings):
         """Units behind a trial whose ancestors all went on."""
         return self.generations * self.steps_per_generation
 
+    @property
+    def resample_probability(self) -> float:
+        if self.resample is None:
+            return 0.25 if self.selection == "truncation" else 0.0  # ASHA, A.3
+        return self.resample
+
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        resample = RESAMPLED if self.selection == "truncation" else 0.0
-        return Explorer(space, seed, factors=self.perturb, resample=resample, static=self.static)
+        return Explorer(space, seed, factors=self.perturb, resample=self.resample_probability, static=self.static)
 
     def check_space(self, space: SearchSpace, seed: int) -> None:
         if unknown := [name for name in self.static if name not in space.parameters]:

@@ -94,10 +94,6 @@ GONE = (
         ("method", "pbt"), _SINCE_THEN,
     ),
     GoneSetting(
-        ("search", "resample"), (None,), "draws a quarter anew with truncation, else nothing",
-        "selection: truncation draws a quarter of the parameters anew", ("method", "pbt"), _SINCE_THEN,
-    ),
-    GoneSetting(
         ("scaling", "most"), (None,), "has no such limit", "name the sizes in scaling.speedups", until=_SINCE_THEN
     ),
     GoneSetting(
@@ -107,10 +103,6 @@ GONE = (
     GoneSetting(
         ("stop", "running"), ("finish",), "lets running jobs finish",
         "running jobs finish; interrupt the study to end them", until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("tracking", "wait_seconds"), (), "waits ten minutes", "the end of a study waits ten minutes for its copy",
-        until=_SINCE_THEN,
     ),
     GoneSetting(
         ("packing", "look_ahead"), (), "has one job for each device, or eight",

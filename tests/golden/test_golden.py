@@ -115,7 +115,6 @@ def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refu
         {"journal": {"retry_seconds": 5}},
         {"training": {"grace": 1.0}},
         {"warm_start": {"studies": ["a"], "decay": 0.9, "first": 5}},
-        {"tracking": {"wait_seconds": 1.0}},
         {"cluster": {"kind": "slurm", "interface": "ib0"}},
         {"packing": {"look_ahead": 3, "demand": {"unit_seconds": 2.0}}},
         {"space": {"x": {"type": "float", "low": 0.0, "high": 1.0, "default": 0.5, "static": True}}},
