@@ -45,7 +45,7 @@ def shown(folder: Path) -> Any:
     return json.loads(hpo(folder, "show", "world", "--json"))
 
 
-@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt", "grid-drawn", "pareto-random"])
+@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt", "grid", "pareto-random"])
 def test_every_method_is_shown(name: str, tmp_path: Path) -> None:
     study = played(tmp_path, spec_of(name), 14)
     text = hpo(tmp_path, "show", "world")

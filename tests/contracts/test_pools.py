@@ -147,7 +147,6 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         '{"study": "x", "priority": 4000, "demand": 8}',
         '{"study": "someone else", "demand": 8}',
         '{"study": "x", "waited": NaN}',
-        '{"study": "x", "stated": 0}',
         "[" * 100_000,
         b"\xff\xfe",
         7,

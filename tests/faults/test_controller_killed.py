@@ -100,7 +100,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-METHODS = ("hyperband", "asha-shared", "pareto-asha-brackets", "stopping-brackets", "sha", "pasha", "grid-drawn")
+METHODS = ("hyperband", "asha-shared", "pareto-asha-brackets", "stopping-brackets", "sha", "pasha", "grid")
 
 
 @pytest.mark.parametrize(

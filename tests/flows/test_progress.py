@@ -92,7 +92,7 @@ def test_an_eta_is_no_zero_while_jobs_train(monkeypatch: pytest.MonkeyPatch) -> 
     assert study.finished and pace.eta_text() == "0 s"
 
 
-@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt", "grid-drawn", "pareto-random"])
+@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt", "grid", "pareto-random"])
 def test_every_method_has_lines_and_a_board(name: str) -> None:
     world = World(3, failures=0.05, nans=0.05)
     study = fresh(spec_of(name), world=world)

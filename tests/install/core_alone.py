@@ -12,8 +12,13 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface"}
-"""They need packages of extras of their own, or pytest, and say so."""
+OPTIONAL = {
+    "hpo_core.integrations.lightning",
+    "hpo_core.integrations.huggingface",
+    "hpo_core.samplers.rank_model",
+    "hpo_core.samplers.ranked_gp",
+}
+"""They need packages of extras: Lightning, Hugging Face, SciPy."""
 
 
 class Blocked(MetaPathFinder):

@@ -37,7 +37,7 @@ def own() -> Drawn:
     return (world, *told(world))
 
 
-@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt-generation", "grid-drawn"])
+@pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt-generation", "grid"])
 def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
     """Half-way; Plotly refuses what it does not know."""
     world = World(search=SEARCHES[name], space=spec_of(name).plain()["space"]).play(10)

@@ -107,7 +107,6 @@ def test_a_study_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     ("options", "words"),
     [
         ({"workers": [10**9]}, "at most 100,000 are simulated"),
-        ({"workers": [1], "join": ["1000000000@5"]}, "at most 100,000 are simulated"),
         ({"changes": [f"k{i}={j}" for i in range(30) for j in range(9)]}, "combinations; ask for at most 24"),
     ],
 )

@@ -142,7 +142,7 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         (
             True,
             HOPPING | SHARED | {"training": {"gang": "auto"}},
-            "data, and share: a gang needs several workers at one moment",
+            "training.gang = auto, and data: a model that hops trains on one worker",
         ),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],
