@@ -221,6 +221,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a run of a study."""
 
     summary: StudySummary
+    jobs_now: int
+    """Jobs of this run that have a result; the study may have more from before."""
     seconds: float
     failures: Failures
     notices: Sequence[str]
@@ -255,7 +257,8 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
     out.print()
     study = result.summary
     style = "bold green" if study.status == "finished" else "bold yellow"
-    took = f"{study.trials} trials, {study.jobs} jobs in {duration(result.seconds)}"
+    now = "" if result.jobs_now == study.jobs else f", {result.jobs_now or 'none'} of them now,"
+    took = f"{study.trials} trials, {study.jobs} jobs{now} in {duration(result.seconds)}"
     out.print(Text.assemble((f"{study.study} {study.status}", style), f": {took}"), soft_wrap=True)
     tell("reason", study.reason and f"{'stop rule met: ' if study.rule else ''}{study.reason}", "yellow")
     if (best := study.best) is not None:
@@ -321,7 +324,7 @@ def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = 
         for count, word in (
             (len(summary.waiting), "waiting"),
             (summary.abandoned, "abandoned"),
-            (summary.failed_attempts, f"failed attempt{'' if summary.failed_attempts == 1 else 's'}"),
+            (summary.failed_attempts, f"lost or failed attempt{'' if summary.failed_attempts == 1 else 's'}"),
         )
         if count
     ]

@@ -170,7 +170,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(spec.objectives)} objectives"))
     running = f", {granted_words(study)}" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
-    about = f"{state.failed_attempts:,} failed attempts{running}"
+    about = f"{state.failed_attempts:,} lost or failed attempts{running}"
     tiles.append(("jobs done", f"{state.completed_jobs:,}", about))
     used = state.resource_used
     if used and series.lineage is not None:  # each trial is a session of a longer training

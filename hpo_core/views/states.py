@@ -10,7 +10,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import UsageField
-from hpo_core.model.events import AttemptReported, Entry, JobGranted
+from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.space import scalar_key
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.search.grid import Grid
@@ -235,6 +235,11 @@ def trial_story(study: Study, number: int) -> list[str]:
         words = usage_words(usage, unit=spec.unit_word)
         return f"; used {words}" if words else ""
 
+    def reported(result: JobCompleted) -> str:
+        if result.loss is None:
+            return "no finite value"
+        return ", ".join(f"{one.name} {result.metrics.get(one.name)}" for one in spec.objectives)
+
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
@@ -243,10 +248,8 @@ def trial_story(study: Study, number: int) -> list[str]:
         values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
         violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
         broken = f"; infeasible: {violated}" if violated else ""
-        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: loss {r.loss}{broken}{used(r.usage)}")
-    lines += [
-        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{used(f.usage)}" for f in trial.failures
-    ]
+        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: {reported(r)}{broken}{used(r.usage)}")
+    lines += [f"{failure_line(f)}{used(f.usage)}" for f in trial.failures]
     lines += [
         f"its checkpoint at {trained(r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"
@@ -261,18 +264,29 @@ def trial_story(study: Study, number: int) -> list[str]:
     return lines
 
 
+def failure_line(failure: AttemptFailed) -> str:
+    word = "was lost" if failure.outcome is Outcome.LOST else f"failed ({failure.outcome})"
+    return f"attempt {failure.attempt} to {failure.target} {word}: {failure.message}"
+
+
 def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
-    """Further lines about the trial's attempts: their ranks, what was not restored, warnings."""
+    """Further lines about the trial's attempts: those that were repeated, ranks, what was not restored, warnings."""
     ranks: dict[int, int] = {}
+    failed: list[str] = []
+    repeated: list[str] = []
     unrestored: list[str] = []
     warned: list[str] = []
     for entry in entries:
         for event in entry.events:
             if isinstance(event, JobGranted) and event.trial == trial and event.demand.slots > 1:
                 ranks[event.attempt] = event.demand.slots
+            elif isinstance(event, AttemptFailed) and event.trial == trial:
+                failed.append(failure_line(event))
+            elif isinstance(event, JobCompleted) and event.trial == trial:
+                repeated, failed = repeated + failed, []
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
             unrestored += [f"attempt {report.attempt} left as built: {line}" for line in report.unrestored]
             warned += [f"attempt {report.attempt} warned: {line}" for line in report.warnings or ()]
     gangs = [f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items())]
-    return [*gangs, *unrestored, *warned]
+    return [*repeated, *gangs, *unrestored, *warned]

@@ -39,6 +39,7 @@ def last_line(study: Study) -> str:
     """What the terminal prints last."""
     result = RunResult(
         summary=summarize(study),
+        jobs_now=study.state.completed_jobs,
         seconds=1.0,
         failures=failures_of(study.state),
         notices=(),

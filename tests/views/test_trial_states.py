@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.views.states import trial_story
+from hpo_core import Outcome, Report, Study
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.views.states import attempt_lines, trial_story
 from tests.cli.test_console import hpo, played
 from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, spec_of
@@ -51,3 +53,18 @@ def test_show_and_audit_count_the_same_entries(tmp_path: Path) -> None:
     assert f"world as of entry {last}, the last of {study.seq}:" in hpo(tmp_path, "show", "world")
     assert f"clean: {study.seq} entries" in hpo(tmp_path, "audit", "world")
     assert f"world as of entry 5 (0 is the first of {study.seq}):" in hpo(tmp_path, "show", "world", "--at", "5")
+
+
+def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -> None:
+    journal = MemoryJournal()
+    spec = make_spec(metric={"name": "accuracy", "mode": "max"}, search={"method": "random", "configs": 1})
+    study = Study.create(spec, journal)
+    job = study.ask()
+    assert job is not None
+    study.tell_report(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message="its worker is gone"))
+    again = study.ask()
+    assert again is not None
+    study.tell(again, {"accuracy": 0.825})
+    story = [*trial_story(study, 0), *attempt_lines(list(journal.entries(study.name)), 0)]
+    assert any(line.startswith("reached ") and line.endswith("in attempt 1: accuracy 0.825") for line in story)
+    assert "attempt 0 to 1 was lost: its worker is gone" in story

@@ -33,7 +33,7 @@ def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:
         "; used 194 MB, 0.875 cores, start-up 0.25 s, 0.5 s per unit; of GPU-5d4e (A100) 3.89 GB, 28 % of its compute; "
         "given 30 %, 6 GB, 2 cores of GPU-5d4e (A100)"
     )
-    failures = [line for line in trial_story(study, 9) if "failed" in line]
+    failures = [line for line in trial_story(study, 9) if "failed" in line or "was lost" in line]
     lost, error = failures
     assert "used" not in lost and "; used 1" in error  # a lost attempt measured nothing
 

@@ -183,8 +183,9 @@ class StudyArtifacts:
         study = self._study
         if study.finished:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
-        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study)}"
-        if study.state.halted is not None:
+        halted = study.state.halted is not None
+        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, driven=not halted)}"
+        if halted:
             return words
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"
 

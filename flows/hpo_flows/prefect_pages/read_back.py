@@ -60,7 +60,7 @@ def end_killed_runs(client: SyncPrefectClient, home: Path) -> int:
         if host != me.host or len(process) < 3 or process[2] != str(home):
             continue
         if not Owner(host, int(process[0]), float(process[1])).runs():
-            log.warning("flow run %s was %s and its process is gone: Crashed", run.id, run.state_name)
+            log.info("flow run %s was %s and its process is gone: Crashed", run.id, run.state_name)
             end_task_runs(client, run.id)
             client.set_flow_run_state(run.id, Crashed(message=KILLED), force=False)
             found.append(run.id)

@@ -47,6 +47,9 @@ def drive_study(
     Raises:
         HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
     """
+    services = {"Prefect API": prefect, "MLflow projection": bool(session.trackers.uri)}
+    started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
+    session.inform(f"starting: {', '.join(started)} ...")
     if not prefect:
         session.start_cluster()
         ended(*session.run())

@@ -81,7 +81,6 @@ def launch(
                 interrupt_at_end()
                 raise_at_interrupt()
                 ending.enter_context(one_interrupt(*ENDS))
-                _say_what_starts(session, shown)
                 _show_in_terminal(session, drawn if has_board else None, as_json)
                 is_read = err.is_terminal
                 drive_study(session, action, prefect=shown, cure=cure_words, ended=ended, with_password=is_read)
@@ -101,15 +100,6 @@ def _end_without_prefect(code: int = 0) -> None:
     # End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end.
     if (api_watch := sys.modules.get("hpo_flows.prefect_api.api_watch")) is not None and api_watch.api_is_unreachable():
         api_watch.end_process_soon(code)
-
-
-def _say_what_starts(session: Session, shown: bool) -> None:
-    services = {
-        "Prefect API": shown,
-        "MLflow projection": bool(session.trackers.uri),
-    }
-    started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
-    session.say(f"starting: {', '.join(started)} ...")
 
 
 def _how_to_go_on(session: Session) -> str:
@@ -154,6 +144,7 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
     rule = known.rule if summary.reason else ""
     result = RunResult(
         summary=msgspec.structs.replace(known, status=summary.status, reason=summary.reason, rule=rule),
+        jobs_now=summary.jobs,
         seconds=round(summary.seconds, 1),
         failures=failures_of(study.state),
         notices=notices_of(study),

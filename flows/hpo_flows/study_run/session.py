@@ -64,6 +64,7 @@ class Summary(msgspec.Struct, frozen=True):
     status: str
     reason: str
     jobs: int
+    """Jobs of this session that have a result; the study may have more."""
     seconds: float
     report: str
     links: dict[str, str]
@@ -300,6 +301,7 @@ class Session:
         if self._epoch is None:
             self._claim()
         study = Study.open(self.name, self.journal, epoch=self._epoch)
+        jobs_before = study.state.completed_jobs
         self.executor.take_over()
         self.trackers.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
@@ -341,7 +343,7 @@ class Session:
             self.name,
             status,
             halted.reason if halted and status != "finished" else exhausted_words(study),
-            jobs=study.state.completed_jobs,
+            jobs=study.state.completed_jobs - jobs_before,
             seconds=time.monotonic() - began,
             report=report,
             links=links,
