@@ -284,13 +284,12 @@ def test_models_that_hop_over_partitions_are_asked_for(deployed: Deployed, page_
     fill(data, "Partitions", "part-*.npz")
     fill(data, "Validation (Optional)", "val-*.npz")
     fill(data, "Load (Optional)", "tests.hopping.hopping_objectives:load")
-    fill(unfold(page, "Training"), "Gang (Optional)", "auto")
     page.wait_for_timeout(500)
     data.scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page, name)
-    made, training = (recorded(deployed, name)[part] for part in ("data", "training"))
-    assert training["gang"] == "auto" and made["load"] == "tests.hopping.hopping_objectives:load"
+    made = recorded(deployed, name)["data"]
+    assert made["load"] == "tests.hopping.hopping_objectives:load"
     assert len(made["partitions"]) == 3 and len(made["validation"]) == 1
     assert "clean" in deployed.hpo("audit", name).stdout
 
