@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,12 @@ from sklearn.neural_network import MLPRegressor
 
 from hpo_core.model.trial import Params
 
-from .problems import TableProblem
+from .problems import FunctionProblem, TableProblem
 
 COMPONENTS, HIDDEN, DRAWN = 8, (64, 64), 20_000
 
 
-class ContinuousProblem:
+class ContinuousProblem(FunctionProblem):
     """One table of numbers as a function of its parameters; workers and budget are the table's."""
 
     size: int | None = None
@@ -85,13 +84,6 @@ class ContinuousProblem:
             curves, costs = self._curves(np.array([self._point(json.loads(place))]))
             self._kept[place] = curves[0], float(costs[0])
         return self._kept[place]
-
-    def place(self, asked: Params, taken: set[Any]) -> str:
-        return json.dumps(asked, sort_keys=True)
-
-    def params(self, place: str) -> Params:
-        found: Params = json.loads(place)
-        return found
 
     def loss(self, place: str, resource: int) -> float:
         return float(self._at(place)[0][resource - 1])

@@ -62,6 +62,17 @@ class Problem(Protocol):
         ...
 
 
+class FunctionProblem:
+    """A problem whose places are the parameters themselves."""
+
+    def place(self, asked: Params, taken: set[Any]) -> str:
+        return json.dumps(asked, sort_keys=True)
+
+    def params(self, place: str) -> Params:
+        found: Params = json.loads(place)
+        return found
+
+
 class TableProblem:
     """A table of learning curves: proposals are moved to its nearest row.
 

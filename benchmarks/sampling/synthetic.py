@@ -21,6 +21,8 @@ from hpo_core.model.trial import Job, Params, Rung
 from hpo_core.simulation import AnalyticCurves
 from hpo_core.spec import StudySpec
 
+from .problems import FunctionProblem
+
 RESOURCE, WORKERS, FULL_RUNS, DRAWN = 27, 9, 20, 400
 FLOOR = 0.05
 """No curve of ``AnalyticCurves`` ends below."""
@@ -74,7 +76,7 @@ KINDS = {
 }
 
 
-class SyntheticProblem:
+class SyntheticProblem(FunctionProblem):
     """One world of a kind."""
 
     size: int | None = None
@@ -94,13 +96,6 @@ class SyntheticProblem:
         self._parameters = self._spec.search_space()
         self._curves = AnalyticCurves(self._spec, seed, noise=0.0, chance=0.2)
         self.until = FULL_RUNS / WORKERS * float(np.mean([self.seconds(one, RESOURCE) for one in self._drawn]))
-
-    def place(self, asked: Params, taken: set[Any]) -> str:
-        return json.dumps(asked, sort_keys=True)
-
-    def params(self, place: str) -> Params:
-        found: Params = json.loads(place)
-        return found
 
     def loss(self, place: str, resource: int) -> float:
         share = resource / RESOURCE

@@ -17,7 +17,7 @@ from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, Tr
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
 from hpo_core.tracking.trial_description import at, state_word, states, trial_description
 from hpo_core.views.rungs import entry_levels, halt_words
-from hpo_core.views.states import STUDY_IN_MLFLOW, TRIAL_IN_MLFLOW, study_word
+from hpo_core.views.states import study_word
 from hpo_core.views.summary import (
     StudySummary,
     constraint_words,
@@ -26,6 +26,10 @@ from hpo_core.views.summary import (
     summarize,
 )
 
+_STATUS_OF_STUDY = {"running": "RUNNING", "interrupted": "KILLED", "halted": "KILLED", "finished": "FINISHED"}
+"""Word for a study to the status of its run."""
+_STATUS_OF_TRIAL = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "FAILED"}
+"""Status of a trial to that of its run, which runs in all other cases."""
 _LONGEST_LIST = 250
 
 
@@ -52,8 +56,8 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
 
 def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -> tuple[str, float | None]:
     trial, notes = fold.state.trials[number], fold.trials[number]
-    if trial.status in TRIAL_IN_MLFLOW:
-        return TRIAL_IN_MLFLOW[trial.status], notes.ended
+    if trial.status in _STATUS_OF_TRIAL:
+        return _STATUS_OF_TRIAL[trial.status], notes.ended
     if not has_controller:
         return "KILLED", fold.time
     if not trial.running and fold.state.halted is not None:
@@ -63,7 +67,7 @@ def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -
 
 def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, str]:
     word = study_word(fold.study, driven=has_controller)
-    return STUDY_IN_MLFLOW[word], word
+    return _STATUS_OF_STUDY[word], word
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:

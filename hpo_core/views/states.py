@@ -19,11 +19,6 @@ from hpo_core.study import Study
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import RungNames
 
-STUDY_IN_MLFLOW = {"running": "RUNNING", "interrupted": "KILLED", "halted": "KILLED", "finished": "FINISHED"}
-"""Word for a study to the status of its run."""
-TRIAL_IN_MLFLOW = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "FAILED"}
-"""Status of a trial to that of its run, which runs in all other cases."""
-
 
 class AttemptWords(NamedTuple):
     """The word for an attempt in figures, and the name of its task run's state in Prefect."""
