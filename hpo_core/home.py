@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.model.file_urls import checked_text, settled_database, sqlite_url, working_folder
-from hpo_core.security.masking import add_secrets_of, without_credentials
+from hpo_core.model.file_urls import checked_text, sqlite_url, working_folder
+from hpo_core.security.masking import add_secrets_of
 from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
-from hpo_core.security.tracking_servers import refuse_unknown
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -200,25 +199,13 @@ class Home:
 
     @property
     def default_tracking_uri(self) -> str:
-        """MLflow where no study says otherwise; the model registry is always there."""
+        """MLflow of this home: that of ``MLFLOW_TRACKING_URI``, else in the one database, else a SQLite file."""
         given = os.environ.get("MLFLOW_TRACKING_URI") or self._database
         return given or sqlite_url(self.folder / "mlflow.db")
 
     def tracking_uri(self, spec: StudySpec) -> str | None:
-        """MLflow tracking URI of a study; None where tracking is off.
-
-        A study names no password: where the environment names the same place with one, that is used.
-
-        Raises:
-            SpecError: the study names a server that is not this environment's, and is not allowed.
-        """
-        named, own = spec.tracking.mlflow, self.default_tracking_uri
-        if named == "off":
-            return None
-        if named is None or settled_database(named) == without_credentials(settled_database(own)):
-            return own
-        refuse_unknown(named)
-        return named
+        """MLflow tracking URI of a study; None where tracking is off."""
+        return None if spec.tracking.mlflow == "off" else self.default_tracking_uri
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""

@@ -49,7 +49,7 @@ from hpo_core.spec.sections import (
 from hpo_core.spec.sent_functions import folders_of, function_name, plain_name, short_name
 from hpo_core.spec.study_file import with_places
 from hpo_core.study import Study
-from hpo_core.tracking.active_run import tracking_here
+from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
@@ -169,7 +169,7 @@ def tune(
         stop: rules that end the study early: ``hpo.Stop(...)``.
         checkpoints: where they lie, and their limits: ``hpo.Checkpoints(...)``.
         tracking: MLflow: ``hpo.Tracking(...)``. What it leaves out is as MLflow is set in this
-            process: the active run (``mlflow.start_run``) is the parent, with its experiment and tracking URI.
+            process: the active run (``mlflow.start_run``) is the parent, with its experiment.
         warm_start: earlier studies to begin from: ``hpo.WarmStart(...)``.
         build: function that makes the untrained torch module from the parameters, for MLflow.
         pythonpath: further folders that modules are imported from.

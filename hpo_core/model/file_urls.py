@@ -63,15 +63,13 @@ def sqlite_file(url: str) -> Path | None:
     return None if path in _NO_FILES else Path(path).absolute()
 
 
-def settled_url(url: str, folder: Path, *, expand: bool = False) -> str:
+def settled_url(url: str, folder: Path) -> str:
     """The URL of a SQLite file with its path made absolute; any other as it is.
 
     Args:
         folder: that a relative path is relative to.
-        expand: whether a ``~`` at its beginning is a home; SQLAlchemy takes it for a name.
 
     Raises:
-        RuntimeError: ``~user`` without a home.
         StorageError: no URL can hold the file's name.
     """
     found = _SQLITE.fullmatch(url)
@@ -79,9 +77,8 @@ def settled_url(url: str, folder: Path, *, expand: bool = False) -> str:
         return url
     scheme, query = found["scheme"], found["query"] or ""
     is_uri = _is_uri(found)
-    given = Path(unquote(found["path"].removeprefix("file:")) if is_uri else found["path"])
-    path = given.expanduser() if expand else given
-    if path.is_absolute() and path == given:
+    path = Path(unquote(found["path"].removeprefix("file:")) if is_uri else found["path"])
+    if path.is_absolute():
         return url
     path = (folder / path).resolve()
     return f"{scheme}{f'file:{quote(str(path))}' if is_uri else sqlite_url(path).removeprefix('sqlite:///')}{query}"

@@ -163,6 +163,9 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(recorded)
     for gone in GONE:
         found = _without(found, gone, gone.place)
+    tracking = found.get("tracking")
+    if isinstance(tracking, Mapping) and tracking.get("mlflow") != "off":  # it may name a server
+        found["tracking"] = {**tracking, "mlflow": None}
     training = found.get("training")
     if found.get("data") is not None and isinstance(training, Mapping) and training.get("gang", 1) != 1:
         raise SpecError(

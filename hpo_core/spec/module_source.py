@@ -180,9 +180,7 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
     return None
 
 
-def code_files(
-    functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = (), *, modules: Sequence[str] = ()
-) -> list[CodeFile]:
+def code_files(functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = ()) -> list[CodeFile]:
     """Files of the modules of these functions and of all that they import from the same places, sorted by name.
 
     Installed packages are left out; the list of the environment's packages has their versions. A module that is
@@ -192,12 +190,10 @@ def code_files(
         functions: ``package.module:function``; those that were sent by value have no module.
         folders: where modules are looked for first.
         leave_out: packages that are not followed.
-        modules: that are followed, too.
     """
     roots = [Path(folder).resolve() for folder in folders]
     found: dict[str, CodeFile] = {}
     waiting = [function.partition(":")[0] for function in functions if not names_value(Path(function).name)]
-    waiting += modules
     seen: set[str] = set()
     ignored = set(leave_out)
     while waiting and len(found) < MAX_FILES:

@@ -29,7 +29,6 @@ from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import RANKED_GP, check
 from hpo_core.samplers.sampler import EarlierResult
-from hpo_core.security.masking import holds_credentials
 
 
 class SamplerSpec(Part):
@@ -261,9 +260,9 @@ class WarmStartSpec(Part):
 class TrackingSpec(Part):
     """Where the study is copied to, for other eyes: MLflow; no trial waits for it."""
 
-    mlflow: str | None = Field(
+    mlflow: Literal["off"] | None = Field(
         default=None,
-        description="Tracking URI; default, or 'on': MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
+        description="'off': no copy. Default, or 'on': to the MLflow of MLFLOW_TRACKING_URI, else SQLite in the home.",
     )
     experiment: str = Field(
         default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
@@ -281,19 +280,12 @@ class TrackingSpec(Part):
         "not wait.",
     )
 
-    @field_validator("mlflow")
+    @field_validator("mlflow", mode="before")
     @classmethod
-    def _default(cls, mlflow: str | None) -> str | None:
+    def _default(cls, mlflow: object) -> object:
+        if mlflow not in (None, "on", "off"):
+            raise ValueError("is 'on' or 'off'; name the server in MLFLOW_TRACKING_URI: a study keeps no address")
         return None if mlflow == "on" else mlflow
-
-    @model_validator(mode="after")
-    def _check_secrets(self) -> TrackingSpec:
-        if self.mlflow is not None and holds_credentials(self.mlflow):
-            raise ValueError(
-                "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
-                "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-            )
-        return self
 
 
 MOST_RANKS = 1024

@@ -14,7 +14,7 @@ import yaml
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.file_urls import checked_text, settled_url, working_folder
+from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
 from hpo_core.spec.study_spec import StudySpec
@@ -109,9 +109,7 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
     try:
         return with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
-        raise SpecError(
-            f"{where}: a path in pythonpath, tracking or data.folder leads nowhere ({error}); mend it."
-        ) from None
+        raise SpecError(f"{where}: a path in pythonpath or data.folder leads nowhere ({error}); mend it.") from None
 
 
 def read_configurations(text: str) -> list[Any]:
@@ -159,9 +157,6 @@ def with_places(spec: StudySpec, folder: Path) -> StudySpec:
     Args:
         folder: that relative ones are relative to: the study file's.
     """
-    if url := spec.tracking.mlflow:
-        tracking = spec.tracking.model_copy(update={"mlflow": settled_url(url, folder, expand=True)})
-        spec = spec.model_copy(update={"tracking": tracking})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(working_folder()),

@@ -18,6 +18,7 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
+from hpo_core.security.masking import without_urls_credentials
 from hpo_core.spec.gone_settings import GONE_KINDS, words_of_gone
 from hpo_core.spec.sections import RANGE, Cluster
 from hpo_core.spec.sent_functions import FUNCTION
@@ -208,7 +209,8 @@ def explain(
         elif item["type"] == "too_short" and not item["input"]:
             message = f"is empty; give at least {item['ctx']['min_length']} item"
         elif not isinstance(item["input"], dict | list) or item["type"] == _UNION:
-            message += f" (got {shown(item['input'])})"
+            given = item["input"]
+            message += f" (got {shown(without_urls_credentials(given) if isinstance(given, str) else given)})"
             if meant := did_you_mean(item["input"], _quoted(item["msg"])):
                 message += f"; {meant}"
         found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")

@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from glob import escape
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private, private_database
@@ -280,6 +281,44 @@ class RunStore:
         else:
             self.client.set_terminated(run.run_id, status, end)
         run.status, run.ended = status, end
+
+
+def tracking_here(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of ``tracking``, completed by what MLflow is told in this process.
+
+    The active run of this thread becomes ``parent_run``, its experiment ``experiment``. Without one, the experiment is
+    that of ``mlflow.set_experiment``, ``MLFLOW_EXPERIMENT_ID`` or ``MLFLOW_EXPERIMENT_NAME``. Settings that are given
+    go before each of them.
+
+    Raises:
+        SpecError: MLflow does not know the experiment.
+    """
+    said = {key: value for key, value in given.items() if value is not None}
+    if said.get("mlflow") == "off":
+        return said
+    found: dict[str, Any] = {}
+    number, name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
+    known = sys.modules.get("mlflow")  # its import takes long, and one that is not imported has no active run
+    if known is not None and (active := known.active_run()) is not None:
+        found["parent_run"], number = active.info.run_id, active.info.experiment_id
+    if number is not None:
+        found["experiment"] = _experiment_name(number)
+    elif name is not None:
+        found["experiment"] = name
+    return found | said
+
+
+def _experiment_name(number: str) -> str:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(MlflowClient().get_experiment(number).name)
+    except MlflowException as error:
+        raise SpecError(
+            f"tracking.experiment: MLflow's experiment {number!r}, that of this process, cannot be read "
+            f"({reason_of(error)}). Call mlflow.set_experiment(...), or give tracking=hpo.Tracking(experiment=...)."
+        ) from None
 
 
 def trial_run_id(tracking_uri: str, experiment_id: str, run_id: str, trial: int) -> str | None:

@@ -24,7 +24,6 @@ from hpo_core.cli.app import run
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.file_urls import settled_url, sqlite_file, sqlite_url
-from hpo_core.spec import StudySpec, load_spec
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.optuna_import import import_study, plain_url
 from hpo_flows.command import app
@@ -38,7 +37,6 @@ space: {lr: {type: float, low: 0, high: 1}}
 metric: {name: loss}
 search: {method: random, configs: 2, max_resource: 1}
 cluster: {kind: local, workers: 1}
-tracking: {mlflow: "sqlite:///own.db"}
 """
 TRAINING = "def train(trial):\n    for _ in trial.steps():\n        trial.report(loss=trial.params['lr'])\n"
 
@@ -233,17 +231,6 @@ def test_a_working_folder_that_was_removed_is_said_in_one_line(tmp_path: Path) -
         with pytest.raises(StorageError, match="working folder is not there"):
             Home(tmp_path / "home")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_study_file_in_an_odd_folder_keeps_its_databases_beside_it(tmp_path: Path) -> None:
-    """The journal is read again with the path in full, in which a space or ``token=2`` is allowed."""
-    for name in ("a b", "lr=1;token=2", "me:pw@host", "50%25#"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "study.yaml").write_text(STUDY)
-        spec = load_spec(folder / "study.yaml")
-        assert StudySpec.from_journal(spec.plain()).tracking == spec.tracking
-        assert sqlite_file(spec.tracking.mlflow or "") == folder / "own.db"
 
 
 @pytest.mark.slow

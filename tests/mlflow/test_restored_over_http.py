@@ -72,7 +72,7 @@ def test_a_study_tracked_over_http_is_imported_audited_and_rerun_in_an_empty_hom
     first.home.rename(tmp_path / "gone")
     code = str(Path(__file__).parents[2])
     from_server = ["import", "--from-mlflow", found.info.run_id, "--tracking-uri", server, "--code", code]
-    assert "their digest is right" in second(*from_server)
+    assert f"imported from MLflow run {found.info.run_id}" in second(*from_server)
     assert second("audit", "toy").startswith("clean:")
     back = second.json("show", "toy")
     assert back["best"] == told["best"]

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 import hpo_core as hpo
+from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.active_run import tracking_here
+from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_flows.command import app
-from tests.contract_suites.fake_training import new_study
 from tests.flows.conftest import ROOT, Runner
 from tests.mlflow.conftest import free_port
 from tests.mlflow.test_restored_over_http import server
@@ -72,7 +72,7 @@ def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: 
     best = mlflow.get_run(result.best.mlflow_run_id)
     assert best.data.tags[PARENT] == result.mlflow_run_id and best.data.tags["hpo.trial"] == str(result.best.trial)
     settings = result.spec.tracking
-    assert (settings.mlflow, settings.experiment, settings.parent_run) == (store, "mine", inner.info.run_id)
+    assert (settings.mlflow, settings.experiment, settings.parent_run) == (None, "mine", inner.info.run_id)
     assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
 
 
@@ -81,7 +81,7 @@ def test_a_shell_goes_on_in_the_same_run_and_rebuilds_it_below_its_parent(store:
     shell = Runner(tmp_path, {})
     with mlflow.start_run() as parent:
         result = run(home=shell.home, name="child")
-    shell.environment.pop("MLFLOW_TRACKING_URI", None)  # the study says where it is
+    shell.environment["MLFLOW_TRACKING_URI"] = store
     shell("extend", "child", "--configs", "2", "--no-prefect")
     assert len(result.refresh().trials) == 5
     (study,) = mlflow.search_runs([parent.info.experiment_id], "tags.`hpo.kind` = 'study'", output_format="list")
@@ -116,57 +116,20 @@ def test_threads_have_parents_of_their_own(store: str) -> None:
 def test_what_the_call_says_goes_before_what_the_process_says(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert tracking_here({}) == {"mlflow": store}
+    assert tracking_here({}) == {} and Home(tmp_path / "home").default_tracking_uri == store
     mlflow.set_experiment("mine")
-    assert tracking_here({}) == {"mlflow": store, "experiment": "mine"}
+    assert tracking_here({}) == {"experiment": "mine"}
     assert tracking_here({"experiment": "other"})["experiment"] == "other"
-    elsewhere = {"mlflow": f"sqlite:///{tmp_path / 'other.db'}"}
     with mlflow.start_run() as active:
         assert tracking_here({})["parent_run"] == active.info.run_id
         assert tracking_here({"mlflow": "off"}) == {"mlflow": "off"}
-        assert tracking_here(elsewhere) == elsewhere, "a run has no parent in another store"
-        mlflow.set_tracking_uri(elsewhere["mlflow"])
+        mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'other.db'}")
         with pytest.raises(SpecError, match=r"tracking\.experiment: .* cannot be read"):
             tracking_here({})
         mlflow.set_tracking_uri(store)
     monkeypatch.delenv("MLFLOW_EXPERIMENT_ID")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "named")
     assert tracking_here({})["experiment"] == "named"
-
-
-def test_a_password_stays_in_the_environment(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpo_core.home import Home
-
-    mlflow.set_tracking_uri("http://me:verysecret@127.0.0.1:1")
-    found = tracking_here({})
-    assert found == {"mlflow": "http://127.0.0.1:1"}
-    spec = StudySpec.from_plain({**_plain(), "tracking": found}, "test")
-    assert Home(tmp_path / "home").tracking_uri(spec) == "http://me:verysecret@127.0.0.1:1"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:verysecret@127.0.0.1:2")
-    with pytest.raises(SpecError, match="HPO_ALLOWED_TRACKING"):  # a server of others gets none
-        Home(tmp_path / "home").tracking_uri(spec)
-
-
-def test_a_study_that_is_imported_keeps_its_parent_where_that_is(tmp_path: Path) -> None:
-    from hpo_core.home import Home
-    from hpo_core.tracking.restore import _replacements
-
-    plain = _plain() | {"tracking": {"parent_run": "abc"}}
-    study, home = new_study(StudySpec.from_plain(plain, "test")), Home(tmp_path / "home")
-    for uri, parent in {home.default_tracking_uri: "abc", f"sqlite:///{tmp_path / 'other.db'}": None}.items():
-        changes, words = _replacements(study, "again", (), tracking_uri=uri, home=home)
-        assert changes["tracking"]["parent_run"] == parent
-        assert any("tracking.parent_run = abc: now none" in line for line in words) == (parent is None)
-
-
-def _plain() -> dict[str, Any]:
-    return {
-        "study": "plain",
-        "objective": "a:b",
-        "metric": {"name": "loss", "mode": "min"},
-        "space": {"x": {"type": "float", "low": 0, "high": 1}},
-        "search": {"method": "random", "configs": 2},
-    }
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ PARTS: dict[str, list[Any]] = {
     "training": [hpo.Training(threads="auto", retries={hpo.Outcome.ERROR: 1}), hpo.Training(gang=2)],
     "stop": [hpo.Stop(seconds=60, target=0.1)],
     "checkpoints": [hpo.Checkpoints(max_count=3, folder="s3://bucket/hpo")],
-    "tracking": [hpo.Tracking(mlflow="off", experiment="ours"), hpo.Tracking(mlflow="sqlite:////tmp/x.db")],
+    "tracking": [hpo.Tracking(mlflow="off", experiment="ours")],
     "warm_start": [hpo.WarmStart(studies=["before"])],
     "metrics": [[hpo.Metric("loss"), hpo.Metric("accuracy", "max")]],
     "constraints": [["memory"]],

@@ -34,7 +34,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcess
         "search": asha | {"configs": 8},
         "cluster": dask_processes.cluster,
     }
-    elsewhere = {"experiment": "elsewhere", "mlflow": f"sqlite:///{hpo.folder / 'elsewhere.db'}"}
+    elsewhere = {"experiment": "elsewhere"}
     hpo.study(**line | {"study": "aaa", "tracking": elsewhere}).rename(hpo.folder / "aaa.json")
     urls = {"folder": (hpo.folder / "far away").as_uri()}
     endless = {"study": "endless", "search": asha, "stop": {"total_resource": 60}, "checkpoints": urls}

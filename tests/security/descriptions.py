@@ -162,7 +162,7 @@ FILES: dict[str, Callable[[], str | bytes]] = {
     "10-MB-value": lambda: _HEAD + f"objective: a:{'b' * 10_000_000}\n",
     "100-MB": lambda: _HEAD,  # and comments
     "lists-of-lists": lambda: _HEAD + f"pythonpath: [{'[],' * 1_000_000}]\n",
-    "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\ntracking: {mlflow: 'sqlite:///~nobody-at-all/m.db'}\n",
+    "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\n",
 }  # fmt: skip
 """By name: the text of a study file."""
 

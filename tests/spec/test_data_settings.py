@@ -16,7 +16,6 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec
 from hpo_core.study import Study
-from hpo_core.tracking.provenance_files import functions_of
 
 FILE = """
 study: hopping
@@ -120,8 +119,8 @@ def test_settings_come_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_the_code_that_loads_partitions_belongs_to_the_study_s_code() -> None:
-    assert functions_of(spec_with(partitions=["a"])) == ("lab:train",)
-    assert functions_of(spec_with(partitions=["a"], load="lab.io:read")) == ("lab:train", "lab.io:read")
+    assert list(spec_with(partitions=["a"]).functions.values()) == ["lab:train"]
+    assert list(spec_with(partitions=["a"], load="lab.io:read").functions.values()) == ["lab:train", "lab.io:read"]
 
 
 def test_the_journal_keeps_the_list(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
                           ``{weight: 2, priority: 1}``; unset: anything
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
@@ -30,10 +29,9 @@ from typing import Any
 
 from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import settled_database, sqlite_url
+from hpo_core.model.file_urls import settled_database
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
-from hpo_core.security.tracking_servers import allowed_tracking, is_allowed
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
@@ -51,7 +49,7 @@ class NotAllowedError(HpoError):
 
 
 OBJECTIVES, CLUSTERS = "HPO_ALLOWED_OBJECTIVES", "HPO_ALLOWED_CLUSTERS"
-CHECKPOINTS, TRACKING = "HPO_ALLOWED_CHECKPOINTS", "HPO_ALLOWED_TRACKING"
+CHECKPOINTS = "HPO_ALLOWED_CHECKPOINTS"
 
 
 def _not_listed(
@@ -73,9 +71,6 @@ class Permissions:
     clusters: tuple[str, ...] = ()
     checkpoint_folders: tuple[str, ...] = ()
     data_folder: Path | None = None
-    tracking: tuple[str, ...] = ()
-    """Tracking URIs besides the worker's own."""
-    own_tracking: tuple[str, ...] = ()
     share: ShareSpec | None = None
     """The most that a study may claim of a pool; None: anything."""
 
@@ -93,8 +88,6 @@ class Permissions:
             clusters=_listed(found.get(CLUSTERS, "")),
             checkpoint_folders=_listed(found.get(CHECKPOINTS, "")),
             data_folder=Path(data).expanduser().resolve() if data else None,
-            tracking=allowed_tracking(found),
-            own_tracking=_own_tracking(found),
             share=allowed_share(found),
         )
 
@@ -265,7 +258,6 @@ class Permissions:
         place = spec.checkpoints.folder
         if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
             raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
-        self.check_tracking(spec)
 
     def _check_cluster(self, spec: StudySpec) -> None:
         cluster = spec.cluster
@@ -282,20 +274,6 @@ class Permissions:
                 f"{why}, which is not allowed here. Allowed: share: {{{said}}} and less. Whoever runs the worker can "
                 f"change {ALLOWED_SHARE}."
             )
-
-    def check_tracking(self, spec: StudySpec) -> None:
-        """Refuse a study that names an MLflow other than the worker's own.
-
-        Where it writes, and what that is sent, is the worker's to say.
-
-        Raises:
-            NotAllowedError: names the value and the setting that would allow it.
-        """
-        uri = spec.tracking.mlflow
-        if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
-            return
-        why = "; leave it out to use the worker's own"
-        raise _not_listed(f"tracking.mlflow = {uri!r}", self.own_tracking + self.tracking, variable=TRACKING, why=why)
 
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
@@ -356,13 +334,6 @@ def refuse_relative_places() -> None:
                 "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
                 "does."
             )
-
-
-def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """MLflow where no study says otherwise, as :class:`Home` finds it."""
-    given = environment.get("MLFLOW_TRACKING_URI") or environment.get("HPO_DATABASE")
-    home = environment.get("HPO_HOME")
-    return (given,) if given else (sqlite_url(Path(home).resolve() / "mlflow.db"),) if home else ()
 
 
 def _data_values(spec: StudySpec) -> set[str]:
