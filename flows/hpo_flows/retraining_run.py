@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -20,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.report.pictures import decision_picture
 from hpo_core.retraining.model_registry import (
     KEY,
     Candidate,
@@ -53,6 +49,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
+from hpo_core.tracking.model_build import Trained
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
@@ -248,15 +245,14 @@ class Retraining:
     @step("evaluate champion version {version}")
     def evaluate_champion(self, version: int, data: str) -> tuple[Champion, str]:
         """Evaluate the champion's models on the new data."""
-        with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
-            card = self.registry.download(version, Path(folder))
-            if self._asked not in (None, card.evaluate):
-                raise SpecError(
-                    f"Version {version} of model {self.model!r} was evaluated with {card.evaluate}; losses that "
-                    f"{self._asked} finds compare with nothing. Leave `evaluate` empty; or remove the alias 'champion' "
-                    "and name the study of a first champion for the new function: study=NAME."
-                )
-            found = self.evaluated(card, Path(folder), data)
+        card = self.registry.card(version)
+        if self._asked not in (None, card.evaluate):
+            raise SpecError(
+                f"Version {version} of model {self.model!r} was evaluated with {card.evaluate}; losses that "
+                f"{self._asked} finds compare with nothing. Leave `evaluate` empty; or remove the alias 'champion' "
+                "and name the study of a first champion for the new function: study=NAME."
+            )
+        found = self.evaluated(card, data)
         champion = Champion(version, card, scores_of(card, found), tuple(found[card.serving].losses))
         return champion, f"{_mean(card, champion.now)} on the new data, {_mean(card, card.losses)} on its own"
 
@@ -309,12 +305,14 @@ class Retraining:
             challenger=best.card,
         )
         self._upload(new.run, best.card)
-        self.registry.keep_decision(new.run, decision, decision_picture(decision))
+        self.registry.keep_decision(new.run, decision)
         return decision, verdict.words(best.card.metric, best.card.sign)
 
     def _upload(self, run: KnownRun, card: ModelCard) -> None:
-        spec = Study.current_spec(card.study, self.journal)
-        self.registry.upload(run, card, self.home.study_folder(card.study), spec, self.home.import_folders(spec))
+        study = Study.open(card.study, self.journal, reading=True)
+        serving = self._models(study, card)[card.serving]
+        served = Trained(serving.params, serving.checkpoint, serving.folder, serving.base)
+        self.registry.upload(run, card, served, study.spec.build, self.home.import_folders(study.spec))
 
     def _retrained(self, new: NewData, card: ModelCard, drift: Drift) -> Candidate:
         name = f"{self.model}-{new.key}-again"
@@ -357,11 +355,9 @@ class Retraining:
         link = f"MLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
         if not is_in_flow_run():
             return None, link
-        svg = base64.b64encode(decision_picture(decision).encode()).decode()
-        words = f"{decision.markdown()}\n\n![what was compared](data:image/svg+xml;base64,{svg})\n\n{link}"
         key = artifact_key(self.model, "decision")
         try:
-            create_markdown_artifact(words, key=key, description=decision.headline())
+            create_markdown_artifact(f"{decision.markdown()}\n\n{link}", key=key, description=decision.headline())
         except Exception as error:
             return None, f"{link} It is not among Prefect's artifacts ({type(error).__name__})."
         return None, f"artifact {key}. {link}"
@@ -415,9 +411,23 @@ class Retraining:
         return found, f"{_mean(found.card, found.card.losses)} on its own data, {len(found.scores)} seeds"
 
     def _card(self, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
+        return ModelCard(
+            study.spec.metric.name,
+            study.spec.metric.mode,
+            study.name,
+            searches=searches,
+            data=data,
+            fingerprint=content,
+            evaluate=evaluate,
+            repeats=tuple(map(Repeat, trials_of_repeats(study.spec, self.rules.repeats))),
+            reference=(),
+        )
+
+    def _models(self, study: Study, card: ModelCard) -> list[TrainedModel]:
         name, spec = study.name, study.spec
-        repeats = []
-        for number in trials_of_repeats(spec, self.rules.repeats):
+        folder = str(self.home.study_folder(name))
+        models = []
+        for number in (repeat.trial for repeat in card.repeats):
             trial = study.state.trials[number]
             checkpoint = trial.checkpoint()
             finite = bool(trial.results) and trial.results[-1].loss is not None and not trial.infeasible
@@ -427,21 +437,20 @@ class Retraining:
                     f"({trial.status}); nothing was changed. `hpo show {name} --trial {number}` says why; training "
                     "functions must track their model (trial.track). Started again, all is trained anew."
                 )
-            repeats.append(Repeat(number, spec.training_seed(number), spec.constants | trial.params, checkpoint, 0.0))
-        return ModelCard(
-            spec.metric.name,
-            spec.metric.mode,
-            name,
-            searches=searches,
-            data=data,
-            fingerprint=content,
-            evaluate=evaluate,
-            repeats=tuple(repeats),
-            reference=(),
-        )
+            models.append(
+                TrainedModel(
+                    number,
+                    spec.constants | trial.params,
+                    spec.training_seed(number),
+                    folder=folder,
+                    checkpoint=checkpoint,
+                    base=spec.checkpoint_base,
+                )
+            )
+        return models
 
     def _candidate(self, branch: str, card: ModelCard) -> Candidate:
-        found = self.evaluated(card, self.home.study_folder(card.study), None)
+        found = self.evaluated(card, None)
         losses = [result.metrics[card.metric] * card.sign for result in found]
         reference = found[losses.index(min(losses))].losses
         if len(reference) < MIN_EXAMPLES:
@@ -454,26 +463,16 @@ class Retraining:
         card = msgspec.structs.replace(card, repeats=tuple(filled), reference=reference)
         return Candidate(branch, card, scores_of(card, found))
 
-    def evaluated(self, card: ModelCard, folder: Path, data: str | None) -> list[Evaluation]:
+    def evaluated(self, card: ModelCard, data: str | None) -> list[Evaluation]:
         """A card's models, on their own data or on other data."""
-        spec = Study.open(card.study, self.journal, reading=True).spec
+        study = Study.open(card.study, self.journal, reading=True)
+        spec = study.spec
         check_function(card.evaluate, spec.pythonpath)
         if deployment.id is not None:
             Permissions.of_environment().check(spec)
-        changes = {} if data is None else {DATA: data}
-        trained_here = folder == self.home.study_folder(card.study)
-        base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into
-        models = tuple(
-            TrainedModel(
-                repeat.trial,
-                repeat.params | changes,
-                repeat.seed,
-                folder=str(folder),
-                checkpoint=repeat.checkpoint,
-                base=base,
-            )
-            for repeat in card.repeats
-        )
+        models = tuple(self._models(study, card))
+        if data is not None:
+            models = tuple(msgspec.structs.replace(model, params=model.params | {DATA: data}) for model in models)
         request = EvaluationRequest(card.evaluate, tuple(self.home.import_folders(spec)), card.metric, models)
         return evaluate_models(request, timeout=self.rules.timeout)
 

@@ -167,10 +167,6 @@ def import_study(
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="With --from-optuna: the value's name; again for several.")
     ] = None,
-    at: Annotated[
-        list[int] | None,
-        typer.Option("--at", min=1, help="With --from-optuna: a step whose values are results, as the last ones are."),
-    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -180,17 +176,17 @@ def import_study(
     found: Restored | Imported
     if optuna is not None:
         if run is not None or tracking_uri is not None or code:
-            raise SpecError("hpo import: --from-optuna goes with STUDY, --name, --metric and --at alone.")
+            raise SpecError("hpo import: --from-optuna goes with STUDY, --name and --metric alone.")
         if study is None:
             raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
         from hpo_core.tracking.optuna_import import import_study as import_from_optuna
 
-        found = import_from_optuna(place, optuna, study, name=name, metrics=metric or [], levels=at or [])
+        found = import_from_optuna(place, optuna, study, name=name, metrics=metric or [])
     else:
         if run is None:
             raise SpecError("hpo import: give --from-mlflow RUN, or --from-optuna STORAGE STUDY.")
-        if study is not None or metric or at:
-            raise SpecError("hpo import: STUDY, --metric and --at go with --from-optuna alone.")
+        if study is not None or metric:
+            raise SpecError("hpo import: STUDY and --metric go with --from-optuna alone.")
         from hpo_core.tracking.restore import restore_study
 
         uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri

@@ -1,4 +1,4 @@
-"""Models in MLflow's registry: versions with their card and checkpoints, the alias ``champion``, past decisions.
+"""Models in MLflow's registry: versions with their card and weights, the alias ``champion``, past decisions.
 
 A retraining is a run of its own, found again by the fingerprint of its data (tag ``hpo.content``). It is finished after
 everything was done; a run that was interrupted goes on, one that failed is begun anew.
@@ -18,12 +18,10 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.storage import local_path, on_this_machine
+from hpo_core.checkpoints.storage import on_this_machine
 from hpo_core.model.errors import HpoError
-from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
-from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.model_build import Trained
 from hpo_core.tracking.run_artifacts import WEIGHTS, loading_words, write_model
@@ -32,13 +30,10 @@ from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 
 
 class Repeat(msgspec.Struct, frozen=True):
-    """One training of the configuration, with a seed of its own."""
+    """One training of the configuration, with a seed of its own: a trial of the card's study."""
 
     trial: int
-    seed: int
-    params: Params
-    checkpoint: Checkpoint
-    loss: float
+    loss: float = 0.0
     """Loss on the model's own data, by the evaluation function."""
 
 
@@ -48,7 +43,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     metric: str
     mode: str
     study: str
-    """Study that trained its repeats; schedule and parameters are recorded there."""
+    """Study of this home that trained its repeats; its journal and its folder hold their parameters and checkpoints."""
     searches: tuple[str, ...]
     """Searches that led to it, newest first; a further search starts from their results."""
     data: str
@@ -134,11 +129,7 @@ class Decision(msgspec.Struct, frozen=True):
             values = ", ".join(f"{loss * self.challenger.sign:.5g}" for loss in losses)
             lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.challenger.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
-        params = ", ".join(
-            markdown_text(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
-            for name, value in served.params.items()
-        )
-        lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
+        lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves."]
         return "\n".join(lines)
 
 
@@ -171,8 +162,8 @@ class ModelRegistry:
                 return None
             raise
 
-    def download(self, version: int, folder: Path) -> ModelCard:
-        """The card of a version; its checkpoints lie below ``folder`` afterwards.
+    def card(self, version: int) -> ModelCard:
+        """The card of a version.
 
         Raises:
             HpoError: the version was not registered by a retraining.
@@ -185,20 +176,9 @@ class ModelRegistry:
                 f"retrain flow. Give the alias {CHAMPION!r} to a version that was, or remove it and name the study of "
                 "the first champion."
             )
-        # Resolved, for the card's own checkpoints are asked for below it without links on the way.
-        folder = folder.resolve()
-        local = Path(self._client.download_artifacts(run_id, _FOLDER, str(folder))).resolve()
-        card = msgspec.json.decode((local / _CARD).read_bytes(), type=ModelCard)
-        moved = tuple(
-            msgspec.structs.replace(
-                repeat,
-                checkpoint=msgspec.structs.replace(
-                    repeat.checkpoint, uri=str(_inside(local, repeat.checkpoint.uri).relative_to(folder))
-                ),
-            )
-            for repeat in card.repeats
-        )
-        return msgspec.structs.replace(card, repeats=moved)
+        with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
+            local = Path(self._client.download_artifacts(run_id, f"{_FOLDER}/{_CARD}", folder))
+            return msgspec.json.decode(local.read_bytes(), type=ModelCard)
 
     def promote(self, version: int) -> None:
         self._client.set_registered_model_alias(self.name, CHAMPION, str(version))
@@ -228,10 +208,9 @@ class ModelRegistry:
         """End a run without a result: failed, or cancelled by a person or signal."""
         self._store.set_status(run, "FAILED" if isinstance(error, Exception) else "KILLED", time.time())
 
-    def keep_decision(self, run: KnownRun, decision: Decision, svg: str) -> None:
+    def keep_decision(self, run: KnownRun, decision: Decision) -> None:
         """Write a decision to its run."""
         self._store.write_text(run, decision.markdown(), "decision.md")
-        self._store.write_text(run, svg, "decision.svg")
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
         now, sign = time.time(), decision.challenger.sign
         points = [
@@ -246,36 +225,25 @@ class ModelRegistry:
         note = {"mlflow.note.content": decision.markdown(), "hpo.promoted": str(decision.promoted).lower()}
         self._store.log(run, points=points, tags=note)
 
-    def upload(self, run: KnownRun, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str] = ()) -> None:
-        """Upload a model: its card, its checkpoints from the study's ``folder``, the weights of the one that serves.
-
-        Where the study says how to build it (``build``), it is a model that MLflow's own functions load.
+    def upload(
+        self, run: KnownRun, card: ModelCard, served: Trained, build: str | None = None, code: Sequence[str] = ()
+    ) -> None:
+        """Upload a model: its card, and parameters and weights of the repeat that serves.
 
         Args:
-            spec: of the study that trained it.
+            build: what builds it, so that MLflow's own functions load it.
             code: folders that ``build`` is imported from.
         """
-        serving = card.repeats[card.serving]
-        served = Trained(spec.constants | serving.params, serving.checkpoint, str(folder), spec.checkpoint_base)
         with tempfile.TemporaryDirectory() as side:
-            with on_this_machine(folder, serving.checkpoint.uri, spec.checkpoint_base) as file:
+            with on_this_machine(served.folder, served.checkpoint.uri, served.base) as file:
                 what = f"model {self.name!r}"
-                plain, built = write_model(what, served, file, build=spec.build, code=code, side=Path(side))
+                plain, built = write_model(what, served, file, build=build, code=code, side=Path(side))
             model = built or Path(side) / _FOLDER
             model.mkdir(exist_ok=True)
             shutil.copytree(plain, model, dirs_exist_ok=True)
-            moved = []
-            for index, repeat in enumerate(card.repeats):
-                name = f"repeat-{index}.safetensors"
-                with on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file:
-                    shutil.copyfile(file, model / name)
-                checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
-                moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
-            kept = msgspec.structs.replace(card, repeats=tuple(moved))
-            (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+            (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=1))
             self._store.upload(run, model, _FOLDER)
-        params = {legal_key(name): param_value(value) for name, value in serving.params.items()}
-        self._store.log(run, params=params)
+        self._store.log(run, params={legal_key(name): param_value(value) for name, value in served.params.items()})
 
     def register(self, run: KnownRun, tags: Mapping[str, Any], description: str) -> int:
         """The version made from a run's model; the same one when called again."""
@@ -307,9 +275,3 @@ class ModelRegistry:
 
     def _listed(self, run_id: str) -> list[Any]:
         return list(self._client.list_artifacts(run_id, _FOLDER))
-
-
-def _inside(folder: Path, uri: str) -> Path:
-    path = local_path(folder, uri)
-    assert path is not None
-    return path

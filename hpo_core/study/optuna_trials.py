@@ -32,8 +32,6 @@ from hpo_core.state import StudyState, TrialRecord
 
 TRIAL = "hpo.trial"
 """User attribute: the trial's number here; Optuna's own is the same unless somebody else adds trials."""
-RESULTS = "hpo.results"
-"""User attribute: at which of the intermediate values' steps a job ended, so that they are results."""
 CONSTRAINT_NAMES = "hpo.constraints"
 """User attribute of the study."""
 CONSTRAINTS = "constraints"
@@ -165,7 +163,6 @@ class OptunaTrials:
             "hpo.bracket": None if self._shares_rungs else bracket,
             "hpo.rung": bracket + rung if self._shares_rungs else rung,
             "hpo.resource": record.resource,
-            RESULTS: [result.resource for result in record.results],
             "hpo.parent": record.parent,
             "hpo.queued": record.queued or None,
             "hpo.worker": last.worker if last is not None and last.worker else None,

@@ -1,4 +1,4 @@
-"""The process that copies a journal to a tracker while its study runs, so that no search waits for one.
+"""The process that copies a journal to MLflow while its study runs, so that no search waits for it.
 
 ::
 
@@ -7,14 +7,12 @@
 The variable holds a :class:`FollowRequest` as JSON: a command line, with its passwords, is shown to every user of the
 machine. The folder is there for people, and tells followers of one study.
 
-It ends after its standard input does. Where the controller said ``finish`` there first, it goes on until the tracker
-holds everything, however long that takes and whether or not the controller is still there; then it completes other
-copies of the home that were left behind, and ends with exit code 0. It gives up, with exit code 3, where the tracker
-was out of reach for ``patience`` seconds. Where the controller did not say ``finish``, it died (or this process was
-sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need be, for the next
-controller's follower is about to begin. While the tracker cannot be reached it tries again and again, and says so once.
+Its controller has ended once standard input does, or its parent is another process. It goes on then until MLflow holds
+everything, however long that takes, and ends with exit code 0. It gives up, with exit code 3, where MLflow was out of
+reach for ``patience`` seconds. Until then it tries again and again, and says so once. It may be killed at any moment:
+the next one, or `hpo project`, does the rest.
 
-How far it is stands in the study's folder (``copy_progress.py``). One follower for each tracker: a new one ends what an
+How far it is stands in the study's folder (``mlflow.copy``). One follower for each study: a new one ends what an
 earlier controller left behind.
 """
 
@@ -27,10 +25,7 @@ import select
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import psutil
@@ -40,10 +35,8 @@ from hpo_core.journal.protocol import Journal, Owner
 from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
-from hpo_core.tracking.copy_progress import incomplete_copies
 from hpo_core.tracking.mlflow_client import prepare_environment
-from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.projection import ProcessLock, Projection, ProjectionBusyError
+from hpo_core.tracking.mlflow_projection import MlflowProjection, ProcessLock
 from hpo_core.tracking.provenance_files import note_version
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -65,8 +58,8 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     uri = home.tracking_uri(spec)
     if uri is None:
         raise TrackerError(
-            f"Study {name!r} has tracking.mlflow = 'off' and is not copied. To copy studies, name a tracking "
-            "URI there (or nothing, for a store in the home folder) when they are created."
+            f"Study {name!r} has tracking.mlflow = 'off' and is not copied. Leave that out when a "
+            "study is created, and it is."
         )
     prepare_environment()
     folder = home.study_folder(name, create=True)
@@ -91,7 +84,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     return f"{name}: {count} new entries of {info.entries} copied; {url}"
 
 
-def project_all(projection: Projection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
+def project_all(projection: MlflowProjection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
     name = projection.study_name
     start = 0 if rebuild or projection.next_seq > length else projection.next_seq
     return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
@@ -110,17 +103,13 @@ _REST = 3.0
 """While the study runs, a copy rests so many times as long as it took: trials need the processor more."""
 _SLICE = 0.5
 _HANG = 5.0
-FINISH = b"finish\n"
-"""What a controller writes to standard input before it closes it: there is time for a last catch-up."""
-ABANDONED_SECONDS = 4.0
-"""How long a follower outlives a controller that died; the next one, or `hpo project`, does the rest."""
 log = logging.getLogger("hpo.tracking")
 
 
 class Follower:
     """Keeps a projection up with a journal."""
 
-    def __init__(self, journal: Journal, projection: Projection) -> None:
+    def __init__(self, journal: Journal, projection: MlflowProjection) -> None:
         self.journal = journal
         self.projection = projection
         self.trouble = ""
@@ -129,7 +118,8 @@ class Follower:
         """Whether nothing is left to follow."""
         self._failures = 0
         self._failing_since = 0.0
-        self._parent = os.getppid()
+        self.parent = os.getppid()
+        """Process of the controller."""
 
     @property
     def pause(self) -> float:
@@ -144,7 +134,7 @@ class Follower:
         """Say that it begins, in place of an earlier follower's last word."""
         projection = self.projection
         where = without_credentials(projection.tracking_uri)
-        log.info("study %r is copied to %s at %s", projection.study_name, projection.tracker, where)
+        log.info("study %r is copied to MLflow at %s", projection.study_name, where)
         projection.note()
 
     def note_version(self) -> None:
@@ -158,17 +148,17 @@ class Follower:
     def advance(self, *, finish: bool = False) -> bool:
         """One attempt to catch up; whether it succeeded."""
         projection = self.projection
-        name, tracker = projection.study_name, projection.tracker
+        name = projection.study_name
         try:
             info = self.journal.info(name)
-            if projection.created not in (None, info.created):
+            if projection.next_seq and projection.fold.created != info.created:
                 raise StudyNotFoundError(f"Study {name!r} was deleted and created again; this follower ends.")
             if info.entries != projection.next_seq or self._failures:
                 before = projection.url
                 project_all(projection, self.journal, info.entries)
                 if before is None and projection.url is not None:
-                    log.info("study %r in %s: %s", name, tracker, projection.url)
-            if finish and not has_other_controller(info.owner, self._parent):
+                    log.info("study %r in MLflow: %s", name, projection.url)
+            if finish and not has_other_controller(info.owner, self.parent):
                 projection.finish()
         except StudyNotFoundError as error:
             self.study_deleted, self.trouble = True, str(error)
@@ -177,9 +167,8 @@ class Follower:
             reason = reason_of(error)
             if not self.trouble:
                 log.warning(
-                    "study %r cannot be copied to %s at %s now (%s). The search goes on; this is tried again.",
+                    "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
                     name,
-                    tracker,
                     without_credentials(projection.tracking_uri),
                     reason,
                 )
@@ -189,63 +178,29 @@ class Follower:
             projection.note(trouble=reason)
             return False
         if self.trouble:
-            log.warning("study %r: %s caught up again.", name, tracker)
+            log.warning("study %r: MLflow caught up again.", name)
             projection.note(complete=projection.progress.complete)
         self.trouble, self._failures = "", 0
         return True
 
 
-class StandardInput:
-    """Watches standard input for its end and for the word ``finish``.
+def _controller_ends(seconds: float, parent: int) -> bool:
+    """Wait for the controller's end at most so long; true if it came.
 
-    A thread of its own polls it, so that a controller's death is noticed during a slow call, too. It never
-    blocks for longer than half a second, for a thread blocked in standard input spoils the exit. The controller's end
-    is seen by the number of this process's parent as well: a process that the controller forked may hold the pipe.
-
-    Args:
-        give_up: ends this process when the time after an end without ``finish`` is over.
+    It closes our standard input, or is no longer our parent: a process that it forked may hold the pipe.
     """
-
-    def __init__(self, give_up: Callable[[], None]) -> None:
-        self.ended = False
-        self.finishing = False
-        self._give_up = give_up
-        self._parent = os.getppid()
-        threading.Thread(target=self._watch, name="standard-input", daemon=True).start()
-
-    def end(self, *_: Any) -> None:
-        """Behave as if standard input had ended (also a signal handler: it takes no lock)."""
-        self.ended = True
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end at most so long; whether it came."""
-        until = time.monotonic() + seconds
-        while not self.ended and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _SLICE))
-        return self.ended
-
-    def _watch(self) -> None:
-        said = b""
-        while not self.ended:
-            orphaned = os.getppid() != self._parent  # before reading: what the controller wrote last still counts
-            try:
-                ready, _, _ = select.select([0], [], [], 0.0 if orphaned else _SLICE)
-                if ready:
-                    found = os.read(0, 4096)
-                    said = (said + found)[-4096:]
-                    self.finishing = FINISH in said
-                    self.ended = self.ended or not found
-                else:
-                    self.ended = self.ended or orphaned
-            except (OSError, ValueError):  # it is closed
-                self.ended = True
-        if not self.finishing:
-            time.sleep(ABANDONED_SECONDS)
-            self._give_up()
+    until = time.monotonic() + seconds
+    while os.getppid() == parent:
+        left = until - time.monotonic()
+        if select.select([0], [], [], min(_SLICE, max(left, 0.0)))[0]:
+            return True
+        if left <= 0:
+            return False
+    return True
 
 
-def follow(follower: Follower, standard_input: StandardInput, *, interval: float, patience: float) -> int:
-    """Follow until standard input ends, then catch up; returns the exit code."""
+def follow(follower: Follower, *, interval: float, patience: float) -> int:
+    """Follow until the controller ends, then catch up; returns the exit code."""
     frozen = rests = False
     follower.note_version()
     while not follower.study_deleted:
@@ -255,13 +210,11 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
             gc.freeze()  # what was imported and mapped lives for ever and need not be scanned again
             frozen = True
         rest = min(_LONGEST_PAUSE, _REST * (time.process_time() - began)) if rests else 0.0
-        rests = True  # the first copy is mostly the import of the tracker's library
-        if standard_input.wait(max(interval, rest) + follower.pause):
+        rests = True  # the first copy is mostly the import of MLflow
+        if _controller_ends(max(interval, rest) + follower.pause, follower.parent):
             break
-    if standard_input.finishing:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is lost where a call is cut short
     while not (follower.study_deleted or follower.advance(finish=True)):
-        if not standard_input.finishing or follower.absent_seconds >= patience:
+        if follower.absent_seconds >= patience:
             _report(follower)
             return NOT_CAUGHT_UP
         time.sleep(1.0)
@@ -273,41 +226,22 @@ def _ended(follower: Follower) -> int:
     if follower.study_deleted:
         log.warning("%s", follower.trouble)
     elif projection.progress.complete:
-        where = projection.url or projection.tracker
-        log.info("study %r: everything is copied, %d trials: %s", projection.study_name, projection.trials, where)
+        where, trials = projection.url or "MLflow", len(projection.fold.trials)
+        log.info("study %r: everything is copied, %d trials: %s", projection.study_name, trials, where)
     return 0
-
-
-def complete_others(home: Home, journal: Journal) -> None:
-    for name in incomplete_copies(home.folder / "studies"):
-        try:
-            if not has_other_controller(journal.info(name).owner):
-                log.info("%s", project_study(home, journal, name))
-        except ProjectionBusyError:
-            continue
-        except HpoError as error:
-            log.warning("%s", error)
 
 
 def _report(follower: Follower) -> None:
     projection = follower.projection
     log.error(
-        "study %r: %s at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
+        "study %r: MLflow at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
         "`hpo project %s` copies the rest once it works.",
         projection.study_name,
-        projection.tracker,
         without_credentials(projection.tracking_uri),
         projection.written_seq,
-        follower.trouble or "the last call still hangs",
+        follower.trouble,
         projection.study_name,
     )
-
-
-def _give_up(follower: Follower | None) -> None:
-    if follower is not None:
-        _report(follower)
-    logging.shutdown()
-    os._exit(NOT_CAUGHT_UP)
 
 
 REQUEST = "HPO_FOLLOW"
@@ -328,8 +262,6 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Experiment of MLflow."""
     artifact_location: str | None = None
     """Place of the files of an experiment that does not exist yet."""
-    home: str = ""
-    """Folder of the home, whose other copies are completed at the end."""
     patience: float = PATIENCE_SECONDS
     """Seconds that a tracker may be out of reach at the end."""
     interval: float = 1.0
@@ -342,12 +274,10 @@ def main() -> int:
     for url in (given.journal, given.uri):
         add_secrets_of(url)
     logging.basicConfig(format="%(asctime)s hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    log.setLevel(logging.INFO)  # the first use of MLflow 3.6 sets another level for all others
     mask_logs()
     prepare_environment()
-    started: list[Follower] = []
-    standard_input = StandardInput(lambda: _give_up(started[0] if started else None))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
-    signal.signal(signal.SIGTERM, standard_input.end)
     os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
 
     from hpo_core.journal.sql import open_journal
@@ -355,14 +285,9 @@ def main() -> int:
     projection = MlflowProjection(given.study, given.uri, given.experiment, given.folder, given.artifact_location)
     try:
         follower = Follower(open_journal(given.journal), projection)
-        started.append(follower)
         end_older(projection.lock)
         follower.begin()
-        code = follow(follower, standard_input, interval=given.interval, patience=given.patience)
-        projection.close()
-        if given.home and standard_input.finishing and not code:
-            complete_others(Home(given.home, given.journal), follower.journal)
-        return code
+        return follow(follower, interval=given.interval, patience=given.patience)
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)
         return error.exit_code
@@ -391,7 +316,7 @@ def end_older(lock: ProcessLock) -> None:
         log.info("the follower of an earlier controller (process %d) is ended", pid)
         older.terminate()
         try:
-            older.wait(ABANDONED_SECONDS + _HANG)
+            older.wait(_HANG)
         except psutil.TimeoutExpired:
             older.kill()
             older.wait(_HANG)

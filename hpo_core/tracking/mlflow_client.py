@@ -8,6 +8,7 @@ costs half of ``update_run`` and takes any status.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import getpass
 import logging
 import os
@@ -24,8 +25,7 @@ import msgspec
 from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.file_urls import sqlite_file, sqlite_url
 from hpo_core.security.masking import without_credentials
-from hpo_core.security.private_files import open_private, private_database
-from hpo_core.tracking.projection import ProcessLock
+from hpo_core.security.private_files import LockFile, open_private, private_database
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, milliseconds, reason_of
 
@@ -137,15 +137,14 @@ def is_database(tracking_uri: str) -> bool:
 def _alone(tracking_uri: str) -> Iterator[None]:
     database = sqlite_file(tracking_uri)
     if database is not None:
-        lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
-        lock.take(wait=True)
-        try:
+        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = database.with_name(f".{database.name}.first-use.lock")
+        with contextlib.closing(LockFile(path, "the first use of MLflow")) as lock:
+            fcntl.flock(lock.fd, fcntl.LOCK_EX)
             if database.exists():
                 with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
                     private_database(database)
             yield
-        finally:
-            lock.free()
     elif is_database(tracking_uri):
         import sqlalchemy as sa
 

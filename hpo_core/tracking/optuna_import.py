@@ -1,7 +1,7 @@
 """``hpo import --from-optuna``: a study of Optuna's as a recorded one, for warm starts, reports and comparisons.
 
-Its trials become a study that trained along a record: what Optuna holds, told again. What a trial reported between
-its results is kept as its curve.
+Its trials become a study that trained along a record: what Optuna holds, told again. The last value of a trial is its
+result; what it reported before is kept as its curve.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from hpo_core.model.trial import Job, Outcome, Point, Report
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.study.optuna_trials import CONSTRAINT_NAMES, RESULTS
 from hpo_core.tracking.restore import refuse_taken
 from hpo_core.tracking.tracker_links import reason_of
 
@@ -42,7 +41,6 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Name of the study in Optuna."""
     trials: int
-    results: int
     left_out: dict[str, int]
     """Trials without a result, by Optuna's state."""
     metrics: list[str]
@@ -53,8 +51,7 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
         """Lines for people."""
         rest = ", ".join(f"{count} {state}" for state, count in self.left_out.items())
         return [
-            f"{self.study}: {self.trials} trials with {self.results} results of Optuna's study {self.source!r}, up to "
-            f"{self.resource} units",
+            f"{self.study}: {self.trials} trials of Optuna's study {self.source!r}, up to {self.resource} units",
             f"metric{'s' if len(self.metrics) > 1 else ''}: {', '.join(self.metrics)}",
             *([f"left out, for they have no result: {rest}"] if rest else []),
             f"use it with warm_start: {{studies: [{self.study}]}}",
@@ -63,8 +60,9 @@ class Imported(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Trial(msgspec.Struct, frozen=True):
     frozen: FrozenTrial
-    results: dict[int, tuple[float, ...]]
-    """Values of all metrics by resource, ascending."""
+    resource: int
+    values: tuple[float, ...]
+    """Of all metrics, at its last step."""
     curve: dict[int, float]
 
 
@@ -75,7 +73,6 @@ def import_study(
     *,
     name: str | None = None,
     metrics: Sequence[str] = (),
-    levels: Sequence[int] = (),
 ) -> Imported:
     """Write an Optuna study into the home's journal as a recorded study.
 
@@ -83,7 +80,6 @@ def import_study(
         storage: database URL, or the path of a journal file.
         name: of the new study; default: as in Optuna.
         metrics: names of its values; default: those that Optuna keeps, else ``value``.
-        levels: steps whose intermediate values become results, besides each trial's last one.
 
     Raises:
         StudyExistsError: the home has a study of that name.
@@ -98,7 +94,7 @@ def import_study(
     if len(names) != count:
         raise SpecError(f"--metric: Optuna's study {source!r} has {count} values, and {len(names)} names were given.")
     constraints = _constraint_names(study)
-    found, left_out = _trials(study, levels, alone=bool(constraints) or count > 1)
+    found, left_out = _trials(study)
     if not found:
         raise HpoError(
             f"Optuna's study {source!r} has no trial with a result ({_counted(left_out)}); there is nothing to import."
@@ -114,10 +110,9 @@ def import_study(
         study=name,
         source=source,
         trials=len(found),
-        results=sum(len(trial.results) for trial in found),
         left_out=left_out,
         metrics=names,
-        resource=max(max(trial.results) for trial in found),
+        resource=max(trial.resource for trial in found),
     )
 
 
@@ -174,9 +169,6 @@ def _read_all(study: OptunaStudy, storage: str) -> None:
 
 
 def _constraint_names(study: OptunaStudy) -> list[str]:
-    named = study.user_attrs.get(CONSTRAINT_NAMES)
-    if isinstance(named, list):
-        return [str(name) for name in named]
     for trial in study.get_trials(deepcopy=False):
         if found := _constraints(trial):
             return list(found)
@@ -190,12 +182,8 @@ def _constraints(trial: FrozenTrial) -> dict[str, float]:
     return found | {k.removeprefix(prefix): float(v) for k, v in trial.system_attrs.items() if k.startswith(prefix)}
 
 
-def _trials(study: OptunaStudy, levels: Iterable[int], *, alone: bool) -> tuple[list[_Trial], dict[str, int]]:
-    """Trials with results, in their order, and how many have none, by state.
-
-    Args:
-        alone: only a trial's last value is a result; Optuna keeps no others of several metrics, or with constraints.
-    """
+def _trials(study: OptunaStudy) -> tuple[list[_Trial], dict[str, int]]:
+    """Trials with a result, in their order, and how many have none, by state."""
     trials = study.get_trials(deepcopy=False)
     steps = [step for trial in trials for step in trial.intermediate_values]
     if steps and min(steps) < 0:
@@ -205,22 +193,13 @@ def _trials(study: OptunaStudy, levels: Iterable[int], *, alone: bool) -> tuple[
     found, left_out = [], Counter[str]()
     for trial in trials:
         curve = {step + shift: value for step, value in sorted(trial.intermediate_values.items())}
-        ours = trial.user_attrs.get(RESULTS)
-        wanted = set(ours) if isinstance(ours, list) else {level for level in levels if level in curve}
         ended = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
-        if "hpo.parent" in trial.user_attrs or not (ended or ours) or not (trial.values or curve):
-            left_out[trial.state.name] += 1
-            continue
         last = max(curve, default=full)
-        results = {} if alone else {level: (curve[level],) for level in sorted(wanted & curve.keys())}
-        if trial.values is not None:
-            results[last] = tuple(trial.values)
-        elif not alone and not ours:
-            results[last] = (curve[last],)
-        if not results:
+        values = trial.values or ([curve[last]] if curve else [])
+        if ended and len(values) == len(study.directions):
+            found.append(_Trial(trial, last, tuple(values), curve))
+        else:
             left_out[trial.state.name] += 1
-            continue
-        found.append(_Trial(trial, dict(sorted(results.items())), curve))
     return found, dict(left_out)
 
 
@@ -233,11 +212,10 @@ def _spec(
 ) -> StudySpec:
     modes = ["max" if direction is StudyDirection.MAXIMIZE else "min" for direction in study.directions]
     metrics = [{"name": metric, "mode": mode} for metric, mode in zip(names, modes, strict=True)]
-    places = {level: rung for rung, level in enumerate(sorted({level for trial in found for level in trial.results}))}
+    places = {level: rung for rung, level in enumerate(sorted({trial.resource for trial in found}))}
     grants = [
-        {"trial": number, "rung": places[level], "target": level}
+        {"trial": number, "rung": places[trial.resource], "target": trial.resource}
         for number, trial in enumerate(found)
-        for level in trial.results
     ]
     plain: dict[str, Any] = {
         "study": name,
@@ -301,21 +279,17 @@ def _played(spec: StudySpec, found: Sequence[_Trial], names: Sequence[str], cons
 
 
 def _report(job: Job, trial: _Trial, names: Sequence[str], constraints: Sequence[str]) -> Report:
-    values = dict(zip(names, trial.results[job.target], strict=True))
+    values = dict(zip(names, trial.values, strict=True))
     if constraints:
         known = _constraints(trial.frozen)
         values |= dict(zip(constraints, [*known.values(), *[math.nan] * len(constraints)], strict=False))
-    first = job.checkpoint.resource if job.checkpoint is not None else 0
-    before = max((level for level in trial.results if level < job.target), default=first)
     start, end = trial.frozen.datetime_start, trial.frozen.datetime_complete
     return Report(
         trial=job.trial,
         attempt=job.attempt,
         outcome=Outcome.COMPLETED if all(map(math.isfinite, values.values())) else Outcome.DIVERGED,
         metrics=values,
-        curve=tuple(
-            Point(step, {names[0]: value}) for step, value in trial.curve.items() if before < step < job.target
-        ),
+        curve=tuple(Point(step, {names[0]: value}) for step, value in trial.curve.items() if step < job.target),
         worker="optuna",
         started=0.0 if start is None else start.timestamp(),
         ended=0.0 if end is None else end.timestamp(),

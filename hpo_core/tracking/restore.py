@@ -47,7 +47,7 @@ class Restored(msgspec.Struct, frozen=True):
         found = [
             f"{self.study}: {self.entries} entries imported from MLflow run {self.run}",
             f"code: imported from {', '.join(self.code)}{commit}",
-            "it trains on local workers, with its checkpoints in this home; under its old name MLflow gets no second copy",
+            "it trains on local workers, with checkpoints in this home; under its old name it is not copied to MLflow",
         ]
         if self.checkpoints_missing:
             found.append(

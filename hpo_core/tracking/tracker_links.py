@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import posixpath
@@ -153,3 +154,45 @@ def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
     """Link to the study's copy in MLflow, where it has one."""
     run = read_place(home.study_folder(spec.study))
     return {} if run is None else {"MLflow": run.url}
+
+
+_COPY_NAME = "mlflow.copy"
+
+
+class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """Part of a study that MLflow holds."""
+
+    trials: int = 0
+    """Trials whose runs hold everything that was read of the journal."""
+    entries: int = 0
+    """Entries of the journal that it holds."""
+    complete: bool = False
+    """It holds the whole journal, last statuses and files included, of a study that nobody drives."""
+    trouble: str = ""
+    """Why the last attempt to reach it failed; empty where it did not."""
+    process: int = 0
+    """The process that says so; 0: one that is about to begin."""
+
+    def words(self, of: int) -> str:
+        """Such as ``copying to MLflow: 31 of 60 trials``."""
+        if self.trouble:
+            return f"copying to MLflow: not now ({self.trouble}); it is tried again"
+        files = ", files are left" if 0 < of <= self.trials else ""
+        return f"copying to MLflow: {min(self.trials, of):,} of {of:,} trials{files}"
+
+
+def note_progress(folder: Path, progress: CopyProgress) -> None:
+    with contextlib.suppress(OSError):
+        write_private(folder / _COPY_NAME, msgspec.json.encode(progress))
+
+
+def read_progress(folder: Path) -> CopyProgress | None:
+    try:
+        return msgspec.json.decode((folder / _COPY_NAME).read_bytes(), type=CopyProgress)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def in_trouble(folder: Path) -> bool:
+    found = read_progress(folder)
+    return found is not None and bool(found.trouble)

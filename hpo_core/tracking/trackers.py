@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import subprocess
@@ -16,26 +15,28 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.errors import SpecError
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.study import Study
-from hpo_core.tracking.copy_progress import (
+from hpo_core.tracking.follower import REQUEST, FollowRequest, is_follower
+from hpo_core.tracking.tracker_links import (
     CopyProgress,
+    ProjectionPlace,
+    experiments_url,
     in_trouble,
-    incomplete_copies,
     note_progress,
+    read_place,
     read_progress,
-    wait_for_copy,
 )
-from hpo_core.tracking.follower import FINISH, REQUEST, FollowRequest, has_other_controller, is_follower
-from hpo_core.tracking.tracker_links import ProjectionPlace, experiments_url, read_place
 
 log = logging.getLogger("hpo.session")
 
 SHORT_WAIT_SECONDS = 0.5
 """How long the report of a study that nobody awaits waits for its run in MLflow, to link to it."""
+NOT_SAID_SECONDS = 2.0
+"""A wait that is shorter needs no words."""
+SAID_EVERY_SECONDS = 5.0
 
 
 class Trackers:
@@ -79,9 +80,7 @@ class Trackers:
         if process is None:
             return None
         if process.stdin is not None:
-            with contextlib.suppress(OSError):  # it ended already
-                process.stdin.write(FINISH)
-                process.stdin.close()
+            process.stdin.close()  # it catches up, and ends
         longest = self._seconds if seconds is None else seconds
         return self._wait(longest, process.pid, lambda: process.poll() is None)
 
@@ -126,7 +125,7 @@ class Trackers:
             return None
         return (
             f"Study {self._study!r} is not complete in MLflow yet ({why}; log: {self._log}). Nothing is "
-            f"lost: `hpo project {self._study}`, `hpo ui` and the next study of this home complete it."
+            f"lost: `hpo project {self._study}` completes it."
         )
 
     def _find_uri(self) -> str:
@@ -153,7 +152,6 @@ class Trackers:
             uri=self.uri,
             experiment=self._spec.tracking.experiment,
             artifact_location=self._home.artifact_location(self._spec),
-            home=str(self._home.folder),
         )
         note_progress(self._folder, CopyProgress())  # should the process never get that far
         with open_private(self._log, "ab") as output:
@@ -196,21 +194,40 @@ class Trackers:
         return {}
 
 
-def complete_copies(home: Home) -> list[str]:
-    """Have a process complete, in its own time, what is missing of a home's copies; returns whose they are."""
-    names: list[str] = []
-    begun: Trackers | None = None
-    for name in incomplete_copies(home.folder / "studies"):
-        try:
-            with contextlib.closing(home.read_journal()) as journal:
-                owner, spec = journal.info(name).owner, Study.current_spec(name, journal)
-        except HpoError:  # a study that is no more
-            continue
-        if has_other_controller(owner):
-            continue
-        names.append(name)
-        if begun is None:  # it goes on with the others
-            begun = Trackers(home, spec)
-            begun.is_awaited = False
-            begun.complete()
-    return names
+def wait_for_copy(
+    folder: Path,
+    *,
+    by: int | None,
+    trials: int,
+    seconds: float,
+    say: Callable[[str], None],
+    goes_on: Callable[[], bool],
+    one_attempt: bool = False,
+) -> str:
+    """Wait until MLflow holds everything of a study; returns why it does not, empty where it does.
+
+    Args:
+        by: the process that has to say so; None: whichever.
+        trials: trials of the study.
+        seconds: longest wait.
+        say: told how far it is, every few seconds.
+        goes_on: whether the process that copies is alive.
+        one_attempt: wait no longer once MLflow could not be reached.
+    """
+    began = time.monotonic()
+    said, words = began + NOT_SAID_SECONDS - SAID_EVERY_SECONDS, ""
+    while True:
+        alive = goes_on()  # before its last words are read
+        found = read_progress(folder) or CopyProgress()
+        if found.complete and by in (None, found.process):
+            return ""
+        holds = f"it holds {min(found.trials, trials):,} of {trials:,} trials"
+        now = time.monotonic()
+        if not alive or (one_attempt and found.trouble):
+            return f"{holds}; {found.trouble or f'its process ended, see {folder}/mlflow.log'}"
+        if now - began >= seconds:
+            return f"{holds}; {found.trouble or f'that took longer than {seconds:.3g} s, and goes on'}"
+        if now - said >= SAID_EVERY_SECONDS and (now_said := found.words(trials)) != words:
+            said, words = now, now_said
+            say(words)
+        time.sleep(min(0.1, max(0.0, began + seconds - now)))

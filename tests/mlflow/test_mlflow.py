@@ -22,7 +22,6 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Point, Report
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.mlflow_projection import MlflowProjection
-from hpo_core.tracking.projection import ProjectionBusyError
 
 NAME = "digits"
 START = 1_767_225_600.0
@@ -425,16 +424,6 @@ def test_many_trials_with_failures(tracker: Tracker) -> None:
     assert 99.0 not in [value for _, value, _ in tracker.history(mended, "val_loss")]
     promoted = tracker.text(tracker.parent(), "promotions.csv").splitlines()[1:]
     assert len(promoted) == sum(len(t.results) - 1 for t in study.state.trials if t.results)
-
-
-def test_one_process_at_a_time(tracker: Tracker) -> None:
-    study = play(*start(MemoryJournal(), configs=1, top=1))
-    first, second = tracker.projection(), tracker.projection()
-    first.project(entries_of(study))
-    with pytest.raises(ProjectionBusyError, match="projects this study already"):
-        second.project(entries_of(study))
-    first.close()
-    assert second.project(entries_of(study)) == 0
 
 
 def test_the_best_of_several_objectives_is_a_file_of_the_front(tracker: Tracker) -> None:

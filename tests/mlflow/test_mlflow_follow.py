@@ -18,7 +18,7 @@ from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.security.masking import without_credentials
 from hpo_core.tracking import compare_url, run_url
-from hpo_core.tracking.follower import FINISH, REQUEST, Follower, FollowRequest, TrackerError, project_study
+from hpo_core.tracking.follower import REQUEST, Follower, FollowRequest, TrackerError, project_study
 from hpo_core.tracking.mlflow_client import open_client
 from hpo_core.tracking.tracker_links import read_place, reason_of
 from tests.mlflow.test_mlflow import NAME, Tracker, play, start
@@ -40,7 +40,6 @@ class Child:
 
     def end(self, timeout: float = 600) -> int:
         assert self.process.stdin is not None
-        self.process.stdin.write(FINISH)
         self.process.stdin.close()
         return self.process.wait(timeout)
 
@@ -119,7 +118,7 @@ def test_a_study_taken_over_is_not_called_over(
     journal.claim(NAME, current_owner())  # this process lives and is not the follower's parent
     assert follower.advance(finish=True)
     assert tracker.parent().info.status == "RUNNING"
-    monkeypatch.setattr(follower, "_parent", os.getpid())
+    monkeypatch.setattr(follower, "parent", os.getpid())
     assert follower.advance(finish=True)
     assert tracker.parent().info.status == "KILLED"
 

@@ -194,22 +194,20 @@ def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     registry = ModelRegistry("line", uri, "retrain-line")
-    spec = StudySpec.from_plain(
-        {
-            "study": "s", "objective": "my_net:build", "build": "my_net:build", "metric": {"name": "m"},
-            "space": {"width": {"type": "int", "low": 1, "high": 9}}, "search": {"method": "random", "configs": 1},
-        }
-    )  # fmt: skip
-    repeats = []
-    for number, width in enumerate((3, 6)):
-        tree = {"tracked": {"model": module_of(width).state_dict()}}
-        made = save(tmp_path, f"checkpoints/{number}", tree, resource=1)
-        repeats.append(Repeat(number, 0, {"width": width}, made, 2.0 - number))
+    made = save(tmp_path, "checkpoints/1", {"tracked": {"model": module_of(6).state_dict()}}, resource=1)
     card = ModelCard(
-        "m", "min", "s", (), data="", fingerprint="", evaluate="my_net:evaluate", repeats=tuple(repeats), reference=()
+        "m",
+        "min",
+        "s",
+        (),
+        data="",
+        fingerprint="",
+        evaluate="my_net:evaluate",
+        repeats=(Repeat(1, 2.0),),
+        reference=(),
     )
     run = registry.begin("fingerprint", "first", "")
-    registry.upload(run, card, tmp_path, spec, [str(code)])
+    registry.upload(run, card, Trained({"width": 6}, made, str(tmp_path)), "my_net:build", [str(code)])
     registry.promote(registry.register(run, {}, "The first."))
     shutil.move(code, tmp_path / "gone")
     (tmp_path / "clean").mkdir()
@@ -225,7 +223,7 @@ def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
     assert float(done.stdout.split()[-1]) == pytest.approx(
         float(module_of(6)(torch.ones(3, 4)).detach().sum()), abs=1e-5
     )
-    assert registry.download(1, tmp_path / "down").repeats[1].params == {"width": 6}, "the next retraining reads it"
+    assert registry.card(1) == card, "the next retraining reads it"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Studies of Optuna's as recorded ones: round trips, warm starts, what is refused."""
+"""Studies of Optuna's as recorded ones: results, warm starts, what is refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from optuna.trial import TrialState, create_trial
 from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, SpecError, StudyExistsError
-from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.study import Study
 from hpo_core.tracking.optuna_import import import_study
 from tests.conftest import make_spec
-from tests.mlflow.test_mlflow import NAME, play, start
 
 Float = optuna.distributions.FloatDistribution
 
@@ -35,26 +33,6 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path / "home")
-
-
-def test_a_study_of_ours_comes_back(url: str, home: Home) -> None:
-    """Through Optuna's storage and back: a warm start gets the same from it."""
-    journal = home.open_journal()
-    study = play(*start(journal, configs=12))
-    study.to_optuna(url)
-    found = import_study(home, url, NAME, name="back")
-    assert found.trials == 12 and found.results == study.state.completed_jobs and found.metrics == ["val_loss"]
-    back = Study.open("back", journal)
-    assert back.finished and audit(list(journal.entries("back"))).clean
-    for mine, theirs in zip(study.state.trials, back.state.trials, strict=True):
-        assert theirs.params == mine.params
-        assert [(r.resource, r.loss) for r in theirs.results] == [(r.resource, r.loss) for r in mine.results]
-    assert back.best is not None and study.best is not None and back.best.loss == study.best.loss
-    new = {"metric": {"name": "val_loss"}, "space": study.spec.plain()["space"]}
-    warm = [with_past(make_spec(**new, warm_start={"studies": [name]}), journal).warm_start for name in (NAME, "back")]
-    assert warm[0] is not None and warm[1] is not None and warm[0].past and warm[0].proposals
-    assert (warm[0].past, warm[0].proposals) == (warm[1].past, warm[1].proposals)
-    journal.close()
 
 
 def optimized(storage: Any, *, trials: int = 15, **more: Any) -> optuna.Study:
@@ -85,18 +63,15 @@ def test_a_plain_study_from_a_journal_file(tmp_path: Path, home: Home, direction
     file = tmp_path / "journal.log"
     backend = optuna.storages.journal.JournalFileBackend(str(file))
     theirs = optimized(optuna.storages.JournalStorage(backend), direction=direction)
-    found = import_study(home, str(file), "theirs", metrics=["score"], levels=[1, 3])
+    found = import_study(home, str(file), "theirs", metrics=["score"])
     assert found.left_out == {"FAIL": 1} and found.resource == 9  # step 0 is the first unit
     journal = home.read_journal()
     study = Study.open("theirs", journal, reading=True)
     assert study.spec.metric.mode == direction[:3]
     kept = [trial for trial in theirs.trials if trial.state is not TrialState.FAIL]
     for mine, trial in zip(study.state.trials, kept, strict=True):
-        assert mine.params == trial.params and mine.results[0].resource == 1
-        sign = -1 if direction == "maximize" else 1
-        for result in mine.results[:-1]:
-            assert result.loss == sign * trial.intermediate_values[result.resource - 1]
-        assert mine.loss == sign * trial.value  # type: ignore[operator]
+        assert mine.params == trial.params and mine.resource == len(trial.intermediate_values)
+        assert mine.loss == (-1 if direction == "maximize" else 1) * trial.value  # type: ignore[operator]
     spec = make_spec(
         metric={"name": "score", "mode": direction[:3]},
         space={"x": {"type": "float", "low": 1e-3, "high": 1}},
@@ -118,9 +93,9 @@ def test_values_that_are_no_numbers_and_several_metrics(url: str, home: Home) ->
                 distributions={"x": Float(0, 1)}, intermediate_values=values,
             )
         )  # fmt: skip
-    import_study(home, url, "one", levels=[1])
+    import_study(home, url, "one")
     state = Study.open("one", home.read_journal(), reading=True).state
-    assert [[result.loss for result in trial.results] for trial in state.trials] == [[0.5, None], [None], [0.25, 0.125]]
+    assert [[result.loss for result in trial.results] for trial in state.trials] == [[None], [None], [0.125]]
     two = optuna.create_study(storage=url, study_name="two", directions=["minimize", "maximize"])
     two.optimize(lambda trial: (trial.suggest_float("x", 0, 1), 1.0), n_trials=3)
     assert import_study(home, url, "two", metrics=["size", "acc"]).metrics == ["size", "acc"]

@@ -39,7 +39,7 @@ def test_a_copy_comes_back_by_import(server: PostgreSQL, home: Home) -> None:
     study.to_optuna(server.url)
     assert len(optuna.load_study(study_name=NAME, storage=server.url).trials) == 12 and study.best is not None
     imported = import_study(home, server.url, NAME, name="back")
-    assert imported.trials == 12 and imported.results == study.state.completed_jobs
+    assert imported.trials == 12
     back = Study.open("back", journal)
     assert back.best is not None and back.best.loss == study.best.loss
     journal.close()

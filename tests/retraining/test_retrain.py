@@ -100,13 +100,12 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_processes: DaskProcess
     statuses = Counter(run.info.status for run in client.search_runs([experiment.experiment_id]))
     assert statuses["RUNNING"] == 0 and statuses["FINISHED"] == len(versions) - 1, "one failed at the last step"
     files = {item.path for item in client.list_artifacts(drifted["mlflow_run"], "model")}
-    assert files == {"model/model.json", "model/params.json", *(f"model/repeat-{k}.safetensors" for k in range(3))}
+    assert files == {"model/model.json", "model/params.json"}
 
     shown = [item for item in api(hpo, "artifacts/filter", {"limit": 200}) if item["key"] == "line-decision"]
     texts = [item["data"] for item in shown]
     assert any("version 1 stays champion" in text and "not proven better" in text for text in texts)
     assert any("the challenger became champion" in text and "drift: Kolmogorov" in text for text in texts)
-    assert all("](data:image/svg+xml;base64," in text for text in texts), "words and picture on one page"
     assert len(texts) == len(set(texts)), "what was done before is not published again"
 
     tuned = hpo.json("show", drifted["study"].replace("-best", "-tune"))

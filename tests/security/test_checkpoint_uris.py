@@ -1,4 +1,4 @@
-"""A checkpoint URI comes out of a journal or a registry: nothing outside of the study's base is read or removed."""
+"""A checkpoint URI comes out of a journal: nothing outside of the study's base is read or removed."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import beside
-from hpo_core.tracking.copy_progress import CopyProgress, note_progress, read_progress
-from hpo_core.tracking.projection import ProcessLock
+from hpo_core.tracking.mlflow_projection import ProcessLock
+from hpo_core.tracking.tracker_links import CopyProgress, note_progress, read_progress
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
