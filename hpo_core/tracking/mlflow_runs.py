@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hpo_core.model.events import Reproduced
@@ -13,11 +17,11 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.state import TrialRecord
+from hpo_core.study import Study
 from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
-from hpo_core.tracking.trial_description import at, state_word, states, trial_description
 from hpo_core.views.rungs import entry_levels, halt_words
-from hpo_core.views.states import study_word
+from hpo_core.views.states import study_word, trial_state, trial_story
 from hpo_core.views.summary import (
     StudySummary,
     constraint_words,
@@ -88,7 +92,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
 def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
-    created = at(fold.created)
+    created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
     lines = [f"**Study {spec.study}** ({status}), created {created}", ""]
     best = state.incumbent
@@ -137,9 +141,42 @@ def cost_points(fold: TrackedStudy) -> list[MetricPoint]:
         "cost/failed_attempts": float(state.failed_attempts),
         "cost/seconds": fold.seconds,
         "trials/all": float(len(state.trials)),
-        **{f"trials/{word.replace(' ', '_')}": float(count) for word, count in states(fold).items()},
+        **{f"trials/{word.replace(' ', '_')}": float(count) for word, count in _states(fold).items()},
     }
     return [MetricPoint(key, value, fold.time, 0) for key, value in found.items()]
+
+
+def _states(fold: TrackedStudy) -> dict[str, int]:
+    # Trials by state; the winner counts as completed.
+    found = Counter(trial_state(fold.study, trial) for trial in fold.state.trials)
+    best = found.pop("winner", 0) + found.pop("best so far", 0)
+    known = dict.fromkeys(("completed", "not promoted", "stopped", "diverged", "abandoned"), 0)
+    return known | found | {"completed": found["completed"] + best}
+
+
+def _story(study: Study, trial: TrialRecord) -> str:
+    lines = [f"**Trial {trial.number} of study {study.name}**: {trial_state(study, trial)}", ""]
+    for line in trial_story(study, trial.number):
+        lines.append(f"- {markdown_text(line if len(line) <= 500 else f'{line[:500]} ...')}")
+    return "\n".join(lines)
+
+
+def promotions_csv(fold: TrackedStudy) -> str:
+    """All promotions, one a line: time, trial, from where to where, its value and place, and the rule."""
+    metric = fold.spec.metric
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["time", "trial", "bracket", "to rung", "trained", "to", metric.name, "place", "among", "rule"])
+    outline = fold.spec.search.outline()
+    of_generations = outline.independent or outline.members or outline.population is not None
+    for one in fold.promotions:
+        value = "" if one.loss is None else one.loss * metric.sign
+        rule = "next generation" if of_generations else f"best 1/{outline.reduction_factor:g} of {one.among}"
+        when = datetime.fromtimestamp(one.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        writer.writerow(
+            [when, one.trial, one.bracket, one.rung, one.resource, one.target, value, one.rank, one.among, rule]
+        )
+    return written.getvalue()
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
@@ -177,8 +214,8 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.trial": lambda trial: trial.record.number,
     "hpo.bracket": lambda trial: trial.record.bracket,
     "hpo.rung": lambda trial: _rung_of(trial),
-    "hpo.state": lambda trial: state_word(trial.fold, trial.record.number),
-    "mlflow.note.content": lambda trial: trial_description(trial.fold, trial.record.number),
+    "hpo.state": lambda trial: trial_state(trial.fold.study, trial.record),
+    "mlflow.note.content": lambda trial: _story(trial.fold.study, trial.record),
     "hpo.parent": lambda trial: trial.record.parent,
     "hpo.generation": lambda trial: _in_population(trial, 0, "generation"),
     "hpo.member": lambda trial: _in_population(trial, trial.record.number, "member"),

@@ -41,7 +41,6 @@ from hpo_core.views.rungs import Place, RungNames
 class Promotion(msgspec.Struct, frozen=True):
     """A trial went on to a higher rung."""
 
-    seq: int
     time: float
     trial: int
     bracket: int
@@ -52,8 +51,6 @@ class Promotion(msgspec.Struct, frozen=True):
     """Loss at the rung below."""
     resource: int
     """Units of training behind that loss."""
-    checkpoint: int | None
-    """Units of training of the checkpoint that it went on from; None: it began anew."""
     rank: int
     """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
     among: int
@@ -115,7 +112,6 @@ class TrialNotes(msgspec.Struct):
     """Created since the last :meth:`TrackedStudy.clear_changes`."""
     points: list[MetricPoint] = []
     """Since the last :meth:`TrackedStudy.clear_changes`."""
-    promotions: list[Promotion] = []
 
 
 class TrackedStudy:
@@ -247,7 +243,6 @@ class TrackedStudy:
             rank, among = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1, len(ranked)
         self.promotions.append(
             Promotion(
-                seq=entry.seq,
                 time=entry.time,
                 trial=event.trial,
                 bracket=event.bracket,
@@ -255,12 +250,10 @@ class TrackedStudy:
                 target=event.target,
                 loss=below.loss,
                 resource=below.resource,
-                checkpoint=None if event.checkpoint is None else event.checkpoint.resource,
                 rank=rank,
                 among=among,
             )
         )
-        self.trials[event.trial].promotions.append(self.promotions[-1])
 
     def _waiting_ended(self, entry: Entry, at: int) -> None:
         later = {event.trial for event in entry.events[at + 1 :] if type(event) is AttemptFailed}
@@ -320,13 +313,6 @@ class TrackedStudy:
             visits = (visit for result in trial.results for visit in result.visits or ())
             found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
         return found
-
-    def place_of(self, result: JobCompleted) -> tuple[int, int] | None:
-        """Place of a result among those of its rung now, and how many these are; None with several objectives."""
-        ranked = self._by_loss.get(self.names.place(result.bracket, result.rung), [])
-        key = _key(loss_of(result), result.trial)
-        at = bisect_left(ranked, key)
-        return (at + 1, len(ranked)) if at < len(ranked) and ranked[at] == key else None
 
     def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
         if not (usage := event.usage):

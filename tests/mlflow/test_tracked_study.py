@@ -9,6 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobGranted
+from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.tracking.mlflow_runs import study_tags, trial_run_status, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh, make_spec
@@ -80,7 +81,7 @@ def test_a_stopped_trial_is_finished_and_says_where() -> None:
         tags = trial_tags(fold, trial.number, "run")
         assert tags["hpo.state"] == ("diverged" if trial.loss is None else "stopped")
         page = tags["mlflow.note.content"]
-        assert f"; place {stop.rank} of {stop.results}, not among the best" in page and ": stopped" in page
+        assert markdown_text(fold.names.stop_line(stop)) in page
         assert trial_run_status(fold, trial.number, has_controller=True)[0] == "FINISHED"
 
 
@@ -97,7 +98,7 @@ def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:
     child = next(iter(study.state.reproduced.values()))
     tags = trial_tags(fold, child.child, "run")
     assert tags["hpo.generation"] == str(child.generation) and tags["hpo.member"] == str(child.member)
-    assert f"with the weights of trial {child.parent}, in generation" in tags["mlflow.note.content"]
+    assert tags["hpo.parent"] == str(child.parent)
     trial = next(t for t in study.state.trials if t.results and t.number in study.state.reproduced)
     points = {(p.key, p.step): p.value for p in fold.trials[trial.number].points}
     assert points["param/x", 0] == trial.params["x"]
