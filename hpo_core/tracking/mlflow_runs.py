@@ -155,10 +155,9 @@ def _states(fold: TrackedStudy) -> dict[str, int]:
 
 
 def _story(study: Study, trial: TrialRecord) -> str:
-    lines = [f"**Trial {trial.number} of study {study.name}**: {trial_state(study, trial)}", ""]
-    for line in trial_story(study, trial.number):
-        lines.append(f"- {markdown_text(line if len(line) <= 500 else f'{line[:500]} ...')}")
-    return "\n".join(lines)
+    head = f"**Trial {trial.number} of study {study.name}**: {trial_state(study, trial)}\n\n"
+    story = (line if len(line) <= 500 else f"{line[:500]} ..." for line in trial_story(study, trial.number))
+    return head + "\n".join(f"- {markdown_text(line)}" for line in story)
 
 
 def promotions_csv(fold: TrackedStudy) -> str:
