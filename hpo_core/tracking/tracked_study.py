@@ -1,4 +1,4 @@
-"""A study as a tracker shows it, followed entry by entry: curves, rung sizes, best values. Pure.
+"""A study as a tracker shows it, followed entry by entry: curves, promotions, best values. Pure.
 
 Every point and every time is a function of the entries alone, so a second projection repeats the first.
 """
@@ -143,11 +143,6 @@ class TrackedStudy:
         """Results by rung, abandoned trials among them; with one objective."""
         self._fronts: dict[Place, ParetoRung] = {}
         """Results by rung, with several objectives."""
-        self._sizes: dict[str, int] = {}
-        self._grown: dict[str, None] = {}
-        self._first_of: dict[int, int] = {}
-        """Base level to the lowest bracket that begins there."""
-        self._several = False
         self._incumbent: Incumbent | None = None
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
@@ -197,9 +192,6 @@ class TrackedStudy:
             elif type(event) is JobGranted:
                 self._granted(event, entry)
         self._best_changed(entry)
-        for key in self._grown:
-            self._study_point(entry, f"{key}_size", float(self._sizes[key]))
-        self._grown = {}
         if self.time and not (type(entry.stimulus) is ControllerStarted and self._is_driven):
             self.seconds += entry.time - self.time
         self._is_driven = self._is_driven or type(entry.stimulus) is ControllerStarted
@@ -211,10 +203,6 @@ class TrackedStudy:
         self.names = RungNames(study.spec)
         self.created = entry.time
         rungs = study.method.rungs()
-        for rung in rungs:
-            if rung.rung == 0 and rung.bracket is not None:
-                self._first_of.setdefault(rung.level, rung.bracket)
-        self._several = len(self._first_of) > 1
         reachable = [rung.level for rung in rungs if rung.is_open]
         if len(reachable) < len(rungs):
             self._study_point(entry, "ceiling", float(max(reachable)))
@@ -295,8 +283,7 @@ class TrackedStudy:
                 step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
                 self._point(notes, MetricPoint(key, value, notes.ended, step))
         complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
-        base = self.state.trials[event.trial].results[0].resource
-        self._count(event, base, loss_of(event) if complete else None)
+        self._rank(event, loss_of(event) if complete else None)
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
         spec, trial = self.spec, self.state.trials[event.trial]
@@ -336,29 +323,15 @@ class TrackedStudy:
             # No attempt will train these steps again, and they show how it failed.
             self._curve(notes, attempt, {}, target=attempt.grant.target, now=entry.time)
         if not trial.is_at(event):
-            base = trial.results[0].resource if trial.results else trial.granted.target if trial.granted else 0
-            self._count(event, base, None)
+            self._rank(event, None)
 
-    def _count(self, event: JobCompleted | TrialAbandoned, base: int, loss: Loss) -> None:
-        """Rank and count a result, or a trial that will not bring one, in its rung.
-
-        Brackets that begin at the same level repeat each other (rounds of synchronous halving or Hyperband) and
-        are counted together, under the number of the first: a hundred brackets must not be hundreds of metrics.
-
-        Args:
-            base: level at which the trial began.
-        """
+    def _rank(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
+        """Rank a result, or a trial that will not bring one, in its rung."""
         place = self.names.place(event.bracket, event.rung)
         if len(self.spec.objectives) > 1:
             self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, loss)  # type: ignore[arg-type]
         else:
             insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
-        bracket, rung = place
-        key = f"rung_{rung}"
-        if self._several and bracket is not None:
-            key = f"bracket_{self._first_of.setdefault(base, bracket)}_{key}"
-        self._sizes[key] = self._sizes.get(key, 0) + 1
-        self._grown[key] = None
 
     def _curve(
         self, notes: TrialNotes, attempt: EndedAttempt | None, last: Metrics, *, target: int, now: float

@@ -185,7 +185,6 @@ def test_a_study_is_a_run_and_a_trial_is_a_child(tracker: Tracker) -> None:
     assert parent.data.params["search.configs"] == "8"
     assert parent.data.params["seed"] == "3"
     assert parent.data.metrics["best_val_loss"] == best.loss
-    assert [parent.data.metrics[f"rung_{k}_size"] for k in range(3)] == [8, 4, 2]
     promotions = list(csv.DictReader(io.StringIO(tracker.text(parent, "promotions.csv"))))
     assert len(promotions) == 6
     assert all(int(p["place"]) <= int(p["among"]) // 2 and p["val_loss"] for p in promotions)

@@ -12,9 +12,8 @@ from hpo_core.model.events import CeilingRaised, JobGranted
 from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.tracking.mlflow_runs import study_tags, trial_run_status, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, fresh
 from tests.methods import SEARCHES, facts, spec_of
-from tests.views.test_rungs_view import HUNDRED
 
 
 def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
@@ -27,27 +26,11 @@ def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
     return study, fold
 
 
-def sizes(fold: TrackedStudy) -> dict[str, float]:
-    """The last value of each metric of a rung's size."""
-    return {point.key: point.value for point in fold.points if point.key.endswith("_size")}
-
-
-def test_shared_rungs_are_counted_by_their_place_in_the_one_ladder() -> None:
+def test_shared_rungs_are_named_by_their_place_in_the_one_ladder() -> None:
     study, fold = folded(spec_of("asha-shared"))
-    assert sizes(fold) == {f"rung_{rung.rung}_size": rung.results for rung in study.method.rungs()}
     late = next(trial for trial in study.state.trials if trial.bracket == 2 and trial.results)
     assert trial_tags(fold, late.number, "run")["hpo.rung"] == str(2 + late.results[-1].rung)
     assert "share their rungs" in study_tags(fold, "finished", None)["mlflow.note.content"]
-
-
-def test_a_hundred_brackets_are_a_few_metrics() -> None:
-    study, fold = folded(make_spec(search=HUNDRED), World(4, workers=9))
-    expected: dict[str, int] = defaultdict(int)
-    for rung in study.method.rungs():
-        assert rung.bracket is not None
-        expected[f"bracket_{rung.bracket % 5}_rung_{rung.rung}_size"] += rung.results
-    assert sizes(fold) == expected and len(expected) == 15
-    assert trial_tags(fold, len(study.state.trials) - 1, "run")["hpo.bracket"] == "99"
 
 
 @pytest.mark.parametrize("name", SEARCHES)
