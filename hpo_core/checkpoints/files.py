@@ -182,17 +182,6 @@ def _opened(path: Path, checkpoint: Checkpoint, folder: Path) -> Iterator[io.Fil
         ) from error
 
 
-def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
-    """Compare a file's size and digest with its reference.
-
-    Raises:
-        CheckpointError: missing, truncated or corrupt.
-        StorageError: ``folder``, the study's, cannot be read now.
-    """
-    with _opened(path, checkpoint, folder) as file:
-        refuse_other_content(file, checkpoint, f"Checkpoint {path}", _CURE)
-
-
 def refuse_other_content(file: io.FileIO | io.BufferedReader, checkpoint: Checkpoint, name: str, cure: str) -> None:
     """Compare the digest of what an open file holds with the checkpoint's.
 

@@ -118,7 +118,6 @@ class AshaPruner(BasePruner):
         min_resource: steps of the shortest training, r.
         max_resource: steps of a full training, R; None: no upper limit.
         reduction_factor: eta; one in eta goes on.
-        early_stopping_rate: s; the first rung stands at ``r * eta**s``.
         shared: whether other processes optimize the same study.
         first_step: what the objective's first step is numbered; step k then is resource ``k - first_step + 1``.
     """
@@ -129,7 +128,6 @@ class AshaPruner(BasePruner):
         min_resource: int = 1,
         max_resource: int | None = None,
         reduction_factor: float = 3,
-        early_stopping_rate: int = 0,
         shared: bool = False,
         first_step: int = 1,
     ) -> None:
@@ -147,15 +145,7 @@ class AshaPruner(BasePruner):
         self.first_step = first_step
         self._studies: dict[tuple[int, int], RungResults] = {}
         self._lock = threading.Lock()
-        if early_stopping_rate < 0:
-            raise ValueError(f"early_stopping_rate = {early_stopping_rate} must be at least 0.")
         self._levels = rung_levels(min_resource, max_resource or _NO_LIMIT, self.eta)
-        if early_stopping_rate >= len(self._levels) - 1:
-            raise ValueError(
-                f"early_stopping_rate = {early_stopping_rate} leaves of the rungs {self._levels} no one to prune at; "
-                f"give at most {len(self._levels) - 2}."
-            )
-        self._rate = early_stopping_rate
 
     def __getstate__(self) -> dict[str, Any]:
         """Settings alone: in another process the storage is read anew."""
@@ -168,8 +158,7 @@ class AshaPruner(BasePruner):
 
     def level(self, rung: int) -> int | None:
         """The resource of a rung; None at and above the full resource, where nothing is decided."""
-        place = rung + self._rate
-        return self._levels[place] if place < len(self._levels) - 1 else None
+        return self._levels[rung] if rung < len(self._levels) - 1 else None
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """True if the trial stops at a rung that it has reached."""

@@ -203,8 +203,6 @@ def test_steps_that_skip_a_level_and_steps_from_zero() -> None:
         ({"min_resource": 0}, "min_resource = 0"),
         ({"reduction_factor": 1}, "reduction_factor = 1"),
         ({"max_resource": 1}, "nothing is ever pruned"),
-        ({"early_stopping_rate": -1}, "early_stopping_rate = -1"),
-        ({"max_resource": 9, "early_stopping_rate": 2}, "give at most 1"),
     ],
 )
 def test_refused(settings: dict[str, Any], what: str) -> None:
