@@ -34,7 +34,7 @@ from hpo_core.model.trial import Checkpoint
 
 FORMAT = 1
 MODEL_NAMES = ("model", "module", "net", "network")
-"""What a tracked model is usually called; asked in this order where several objects have weights."""
+"""Usual names of a tracked model; asked in this order where several objects have weights."""
 BLAKE3 = "blake3:"
 """Beginning of a digest by BLAKE3, a quarter of the time of SHA-256; one without it is a SHA-256."""
 

@@ -91,7 +91,7 @@ class Decision(msgspec.Struct, frozen=True):
     verdict: Verdict
     steps: tuple[str, ...]
     rows: tuple[tuple[str, tuple[float, ...]], ...]
-    """What was compared: label and one loss per seed."""
+    """Label and one loss per seed of each side."""
     challenger: ModelCard
 
     def headline(self) -> str:

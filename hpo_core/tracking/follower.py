@@ -115,7 +115,7 @@ class Follower:
         self.trouble = ""
         """Why the last attempt failed; empty where it did not."""
         self.study_deleted = False
-        """Whether nothing is left to follow."""
+        """Nothing is left to follow."""
         self._failures = 0
         self._failing_since = 0.0
         self.parent = os.getppid()

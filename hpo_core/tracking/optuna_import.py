@@ -62,7 +62,7 @@ class _Trial(msgspec.Struct, frozen=True):
     frozen: FrozenTrial
     resource: int
     values: tuple[float, ...]
-    """Of all metrics, at its last step."""
+    """Values of all metrics at its last step."""
     curve: dict[int, float]
 
 

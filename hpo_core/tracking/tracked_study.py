@@ -69,7 +69,7 @@ BYTES_MOVED = "bytes_moved"
 _OF_A_RUN = (
     TrialCreated, JobGranted, JobCompleted, AttemptFailed, TrialAbandoned, TrialStopped,
 )  # fmt: skip
-"""What changes the run of its trial."""
+"""Events that change the run of their trial."""
 FINAL = "final_"
 PARAM = "param/"
 """Prefix of parameters as metrics: MLflow compares its own params as texts."""
@@ -125,7 +125,7 @@ class TrackedStudy:
     state: StudyState
     spec: StudySpec
     names: RungNames
-    """How the study's rungs are called."""
+    """Names of the study's rungs."""
 
     def __init__(self) -> None:
         self.created = 0.0

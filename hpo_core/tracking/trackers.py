@@ -33,7 +33,7 @@ from hpo_core.tracking.tracker_links import (
 log = logging.getLogger("hpo.session")
 
 SHORT_WAIT_SECONDS = 0.5
-"""How long the report of a study that nobody awaits waits for its run in MLflow, to link to it."""
+"""Wait of the report of a study that nobody awaits for its run in MLflow, to link to it."""
 NOT_SAID_SECONDS = 2.0
 """A wait that is shorter needs no words."""
 SAID_EVERY_SECONDS = 5.0
@@ -56,7 +56,7 @@ class Trackers:
         self.uri = self._find_uri()
         """Where the study is copied to; empty: nowhere."""
         self.is_awaited = True
-        """Whether the end waits until the copy is complete; else its process goes on after this one's end."""
+        """The end waits until the copy is complete; else its process goes on after this one's end."""
         self._one_attempt = False
         self.trials = 0
         """Trials of the study, for words about the copy."""
