@@ -214,7 +214,7 @@ class ModelRegistry:
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
         now, sign = time.time(), decision.challenger.sign
         points = [
-            MetricPoint(legal_key(f"{label} {decision.challenger.metric}"), loss * sign, now, step)
+            MetricPoint(legal_key(f"{label.replace(',', '')} {decision.challenger.metric}"), loss * sign, now, step)
             for label, losses in decision.rows
             for step, loss in enumerate(losses)
         ]
