@@ -38,7 +38,6 @@ from hpo_core.retraining.promotion_policy import (
     tuned_for_worse,
 )
 from hpo_core.retraining.repeated_studies import (
-    DATA,
     fingerprint,
     repeats_spec,
     trials_of_repeats,
@@ -46,6 +45,7 @@ from hpo_core.retraining.repeated_studies import (
 )
 from hpo_core.security.private_files import LockFile
 from hpo_core.spec import StudySpec
+from hpo_core.spec.data import DATA_PARAMETER
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
@@ -208,7 +208,7 @@ class Retraining:
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
-        own = str((source.spec.constants | source.state.trials[trial].params).get(DATA, ""))
+        own = str((source.spec.constants | source.state.trials[trial].params).get(DATA_PARAMETER, ""))
         content = fingerprint(own) if own else ""
         begun = fingerprint(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         run = self.registry.begin(begun, f"first champion of {self.model}", own)
@@ -363,7 +363,7 @@ class Retraining:
         return None, f"artifact {key}. {link}"
 
     def _repeated(self, source: str, trial: int, name: str, data: str | None, *, after: Any = None) -> Study:
-        changes = {} if data is None else {DATA: data}
+        changes = {} if data is None else {DATA_PARAMETER: data}
         entries = list(self.journal.entries(source))
         spec = repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
         return self.study_at_end(name, spec, after=after)
@@ -472,7 +472,9 @@ class Retraining:
             Permissions.of_environment().check(spec)
         models = tuple(self._models(study, card))
         if data is not None:
-            models = tuple(msgspec.structs.replace(model, params=model.params | {DATA: data}) for model in models)
+            models = tuple(
+                msgspec.structs.replace(model, params=model.params | {DATA_PARAMETER: data}) for model in models
+            )
         request = EvaluationRequest(card.evaluate, tuple(self.home.import_folders(spec)), card.metric, models)
         return evaluate_models(request, timeout=self.rules.timeout)
 

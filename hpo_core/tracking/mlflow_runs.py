@@ -205,7 +205,7 @@ class _Trial(NamedTuple):
     record: TrialRecord
     notes: TrialNotes
     reproduced: Reproduced | None
-    """Its birth, in a later generation of a population."""
+    """None but in a later generation of a population."""
 
 
 TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {

@@ -41,7 +41,6 @@ def test_a_finished_study() -> None:
     for trial, record in zip(found.trials, study.state.trials, strict=True):
         assert trial.number == trial.user_attrs["hpo.trial"] == record.number
         assert trial.params == record.params
-        assert trial.user_attrs["hpo.results"] == [result.resource for result in record.results]
         assert trial.user_attrs["acc"] == record.results[-1].metrics["acc"]
         assert sorted(trial.intermediate_values) == list(range(1, record.resource + 1))
         for result in record.results:
