@@ -118,6 +118,7 @@ class MlflowProjection:
         self.progress = CopyProgress()
         """Noted last."""
         self._client = client
+        self._opened: RunStore | None = None
         self._noted = ""
         self._promotions = 0
         """Number of promotions in the tables that were written last."""
@@ -226,7 +227,7 @@ class MlflowProjection:
     def _disconnect(self) -> None:
         # Forget what MLflow holds: after an error nobody knows whether the last call took place.
         self._looked_up = False
-        self._opened: RunStore | None = None
+        self._opened = None
         self._parent: KnownRun | None = None
         self._trials: dict[int, KnownRun] = {}
         self._written: dict[int, int] = {}
