@@ -166,7 +166,7 @@ class DaskExecutor:
         )
         connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
-        connection.run_on_scheduler(forbid_repetition, connection.client.id, self._tasks.topic)
+        connection.run_on_scheduler(forbid_repetition, connection.client.id)
         self._wait_for_room()
         self._import_objective(
             requests.objective,
@@ -398,6 +398,7 @@ class DaskExecutor:
         in_this_process = self._kind.serves_others and self._kind.cluster is not None
         if self._connection is not None:
             self._watch.stop()
+            self._tasks.close()
             if not self._kind.serves_others:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             else:
