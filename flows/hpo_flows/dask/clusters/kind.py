@@ -5,7 +5,6 @@ HPO_DASK_DASHBOARD        1: Dask's dashboard is served for clusters that the st
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import datetime
@@ -15,7 +14,7 @@ import logging
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -39,7 +38,7 @@ class WorkersOfStudy(Adaptive):
 
     A worker is idle where no task is, and none whose result was not fetched yet: with it a checkpoint may come that
     lies nowhere else. That is asked anew at the moment in which the scheduler stops giving tasks to the worker. A
-    worker that is about to come is given back once it is there and idle, unless its cluster can withdraw it before.
+    worker that is about to come is given back once it is there and idle.
 
     Args:
         cluster: a ``distributed.SpecCluster``, whose scheduler runs in this process.
@@ -55,12 +54,6 @@ class WorkersOfStudy(Adaptive):
     async def target(self) -> int:
         return self._kind.wanted
 
-    async def recommendations(self, target: int) -> dict[str, Any]:
-        if not self._kind.may_start:
-            return {"status": "same"}
-        found: dict[str, Any] = await super().recommendations(target)
-        return found
-
     async def workers_to_close(self, target: int) -> list[Any]:
         there = self._spec_cluster.scheduler.workers.values()
         idle = sorted((worker.name for worker in there if _is_idle(worker)), key=str)
@@ -73,10 +66,7 @@ class WorkersOfStudy(Adaptive):
         # No other code runs between the line above and the scheduler's note that these take no more tasks. They are not
         # closed by it: asked by scheduler and nanny at once, a worker does not end until it is killed after 4 s.
         retired = await scheduler.retire_workers(names=idle, close_workers=False, remove=False)
-        gone = {worker["name"] for worker in retired.values()}
-        if absent := [name for name in workers if name not in there]:
-            gone.update(await asyncio.to_thread(self._kind.withdraw, absent))
-        await self._spec_cluster.scale_down(gone)
+        await self._spec_cluster.scale_down({worker["name"] for worker in retired.values()})
 
 
 def _is_idle(worker: Any) -> bool:
@@ -250,14 +240,6 @@ class ClusterKind(ABC, Generic[Settings]):
     def news(self) -> str:
         """News of the workers for a person; each is returned once. Empty: none."""
         return ""
-
-    @property
-    def may_start(self) -> bool:
-        return True
-
-    def withdraw(self, names: Collection[Any]) -> Collection[Any]:
-        """Withdraw workers that have not come yet; returns those that will not come any more. By default none."""
-        return ()
 
     def keep_wanted(self, cluster: Any) -> None:
         """Have Dask keep as many workers in ``cluster`` as :attr:`wanted` says from now on."""
