@@ -123,7 +123,7 @@ class TrialHandle:
     @property
     def folder(self) -> Path:
         """Scratch folder of this trial, the same for all its attempts; made on first use."""
-        scratch = Path(self._request.folder) / "scratch"
+        scratch = Path(self._request.setup.folder) / "scratch"
         return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
 
     @property
@@ -228,7 +228,7 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
-        if self._request.unit_is_whole and self._request.style == "handle":
+        if self._request.setup.unit_is_whole and self._request.setup.style == "handle":
             self.warn(
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
                 "search.max_resource, in Python method=hpo.Random(max_resource=27)."
@@ -352,9 +352,11 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            base = self._request.checkpoint_base
+            base = self._request.setup.checkpoint_base
             hops = hop_base(base)
-            remove(self._request.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base)
+            remove(
+                self._request.setup.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base
+            )
         self._saved = None
         if self._watch is not None:
             self._watch.close()
@@ -443,7 +445,7 @@ class TrialHandle:
         try:
             with self._progress.storing(self.target):
                 self._saved = checkpoints.write_chunks(
-                    request.folder,
+                    request.setup.folder,
                     request.checkpoint_path,
                     [memory_of(part) for part in checkpoints.parts_of(tree)],
                     resource=self.target,

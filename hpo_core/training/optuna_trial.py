@@ -330,15 +330,15 @@ class OptunaTrial(ObjectiveTrial):
     """The part of ``optuna.Trial`` that an objective may use while it trains."""
 
     def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
-        super().__init__(handle.number, ObjectiveStudy(request.study, request.metrics, request.modes))
+        super().__init__(handle.number, ObjectiveStudy(request.setup.study, request.setup.metrics, request.setup.modes))
         self._handle = handle
-        self._metrics = request.metrics
-        self._constraints = request.constraints
+        self._metrics = request.setup.metrics
+        self._constraints = request.setup.constraints
         self._params = request.job.params
-        self._space = _space_type.validate_python(request.space)
+        self._space = _space_type.validate_python(request.setup.space)
         self._state = state
         self._steps = steps
-        self._is_whole = request.unit_is_whole
+        self._is_whole = request.setup.unit_is_whole
         self._begun = False
         self._stop_requested = False
         self._has_warned = False

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hpo_core.model.trial import Job, Outcome, Rung
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
+from tests.job_requests import make_request
 from tests.waiting import eventually, gone
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +20,7 @@ OBJECTIVES = str(ROOT / "tests/training")
 
 
 def request_for(folder, trial=4):
-    return JobRequest(
+    return make_request(
         study="s",
         job=Job(trial, 0, Rung(0, 0), 1, {"do": "deaf"}),
         objective="test_training_objectives:dispatch",

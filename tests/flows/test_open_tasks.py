@@ -12,12 +12,13 @@ import pytest
 
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import decode_report, encode_request
 from hpo_core.training.worker import trainers
 from hpo_flows.dask import on_worker as open_tasks
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.flows.conftest import ROOT
+from tests.job_requests import make_request
 
 SECONDS = 600.0
 """Longest wait for one report, on a busy machine."""
@@ -36,7 +37,7 @@ def test_an_open_task_trains_jobs_in_turn_until_one_fails(tmp_path: Path, monkey
 
     def request(trial: int, function: str) -> bytes:
         return encode_request(
-            JobRequest(
+            make_request(
                 study="study",
                 job=Job(trial, 0, Rung(0, 0), 1, {"x": 0.5}),
                 objective=f"tests.flows.objectives:{function}",

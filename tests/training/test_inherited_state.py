@@ -15,7 +15,8 @@ from torch.optim import lr_scheduler as schedules
 from hpo_core.model.trial import UNRESTORED_LINES, Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
+from hpo_core.training.request import decode_report, decode_request, encode_report, encode_request
+from tests.job_requests import make_request
 
 DATA = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 GOAL = DATA.sum(dim=1, keepdim=True).sin()
@@ -65,7 +66,7 @@ def run(tmp_path):
             start and start.checkpoint,
             parent=parent,
         )
-        request = decode_request(encode_request(JobRequest(
+        request = decode_request(encode_request(make_request(
             study="s", job=job, objective="a:b", metric="loss", seed=100 + number, folder=str(tmp_path),
         )))  # fmt: skip
         report = decode_report(encode_report(run_attempt(train, request)))
@@ -228,7 +229,7 @@ def test_a_schedule_shorter_than_the_parents_steps_is_refused(run, tmp_path):
 
     start = run(make, 0, 5, total=20)
     job = Job(1, 0, Rung(0, 1), 6, {"total": 3}, start.checkpoint, parent=0)
-    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     report = run_attempt(make, request)
     assert report.outcome is Outcome.ERROR
     assert "OneCycleLR cannot be brought to step 5" in report.message
@@ -412,7 +413,7 @@ def test_different_names_are_listed_as_unrestored(run, tmp_path, capfd):
     assert report.unrestored == ("c: not in the checkpoint", "b: not tracked here")
     assert "Trial 1 starts from the checkpoint of trial 0; left as built:\n  c: not" in capfd.readouterr().err
     job = Job(0, 1, Rung(0, 2), 2, {}, start.checkpoint)
-    own = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    own = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     assert "has no 'c'" in run_attempt(train(["a", "c"]), own).message, "a trial's own checkpoint must fit exactly"
 
 
@@ -446,7 +447,7 @@ def test_an_object_that_refuses_its_state_is_named_with_the_cure(run, tmp_path):
 
     start = run(train, 0, 1, size=2)
     job = Job(1, 0, Rung(0, 2), 2, {"size": 3}, start.checkpoint, parent=0)
-    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     report = run_attempt(train, request)
     assert report.outcome is Outcome.ERROR and "'table' refuses the state" in report.message
     assert "two rows or none" in report.message

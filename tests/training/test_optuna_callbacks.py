@@ -14,7 +14,7 @@ from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.optuna_space import find_space
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 SPACE = {
     "x": {"type": "float", "low": 0.0, "high": 1.0},
@@ -35,7 +35,7 @@ def run(objective: Any, folder: Path, *, target: int = 2, after: Report | None =
         "style": "optuna",
         "space": SPACE,
     }
-    return run_attempt(objective, JobRequest(**(request | changes)))
+    return run_attempt(objective, make_request(**(request | changes)))
 
 
 class LibraryError(Exception):

@@ -10,7 +10,8 @@ from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest, decode_request, encode_request
+from hpo_core.training.request import decode_request, encode_request
+from tests.job_requests import make_request
 
 SPACE = {
     "x": {"type": "float", "low": 0.0, "high": 1.0},
@@ -31,7 +32,7 @@ def job(tmp_path):
 
     def run(objective, target=3, after=None, params=PARAMS, more=()):
         checkpoint = after.checkpoint if after is not None else None
-        request = JobRequest(
+        request = make_request(
             study="s",
             job=Job(5, 0 if after is None else after.attempt + 1, Rung(0, 0), target, params, checkpoint),
             objective="a:b",

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from distributed.comm.core import CommClosedError
 
 from hpo_core.execution.executor import Inbox, OnReport
@@ -123,7 +124,8 @@ class DaskExecutor:
 
     def show_in(self, flow_run: str, name: str) -> None:
         """Tell training functions which Prefect flow run they are part of; once the cluster has started."""
-        self._requests.flow_run = flow_run, name
+        setup = self._requests.setup
+        self._requests.setup = msgspec.structs.replace(setup, flow_run=(flow_run, name))
 
     # Start.
 
@@ -153,12 +155,12 @@ class DaskExecutor:
         )
         self._connection = connection
         self.room = ClusterRoom(self._watch, asked)
-        requests = self._requests = JobRequests(spec, self._folder)
+        self._requests = JobRequests(spec, self._folder)
         self._tasks = RankTasks(
             connection,
             self._watch,
             self.room,
-            requests=requests,
+            requests=self._requests,
             shared=self._shared,
             study=spec.study,
             folder=self._folder,
@@ -168,14 +170,7 @@ class DaskExecutor:
         self._watch.start()
         connection.run_on_scheduler(forbid_repetition, connection.client.id)
         self._wait_for_room()
-        self._import_objective(
-            requests.objective,
-            tuple(spec.pythonpath),
-            requests.threads,
-            requests.load,
-            spec.checkpoint_base,
-            self._shared,
-        )
+        self._import_objective()
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -245,7 +240,7 @@ class DaskExecutor:
             time.sleep(0.02)
         return True
 
-    def _import_objective(self, *question: Any) -> None:
+    def _import_objective(self) -> None:
         """Import the objective on every worker, find ``data.load``, and write to the checkpoints' URL.
 
         Raises:
@@ -253,10 +248,10 @@ class DaskExecutor:
             ObjectiveError: the objective cannot be imported.
             StorageError: a worker cannot write to the URL of the checkpoints.
         """
-        client = self._connected.client
+        client, setup = self._connected.client, self._requests.setup
 
         async def ask(address: str) -> Any:
-            found = await client.run(prepare, *question, workers=[address], on_error="return")
+            found = await client.run(prepare, setup, self._shared, workers=[address], on_error="return")
             return found.get(address)
 
         waiting = {

@@ -31,7 +31,7 @@ from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.security.private_files import open_private, private_folder
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
-from hpo_core.training.request import decode_report, decode_request, encode_report
+from hpo_core.training.request import StudySetup, decode_report, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
@@ -60,17 +60,14 @@ class SharedFolder(msgspec.Struct, frozen=True):
         except (OSError, ValueError):
             return False
 
-    def check_not_needed(self, base: str, functions: tuple[str, ...], *, gang: bool = False) -> None:
+    def check_not_needed(self, setup: StudySetup, *, gang: bool = False) -> None:
         """Refuse to train without it what needs it.
-
-        Args:
-            base: of the study's checkpoints.
-            functions: names of the objective and of ``data.load``; empty ones are none.
 
         Raises:
             StorageError: with the cure.
         """
-        if is_remote(base) and not gang and not any(_is_sent(name) for name in functions):
+        is_sent = any(digest_of(name.rpartition("/")[2]) is not None for name in (setup.objective, setup.load))
+        if is_remote(setup.checkpoint_base) and not gang and not is_sent:
             return
         raise StorageError(
             f"This worker does not see the study's folder {self.path}. Mount the home folder there under the same path "
@@ -86,10 +83,6 @@ class SharedFolder(msgspec.Struct, frozen=True):
         """
         name = hashlib.sha256(f"{self.path}\0{self.token}".encode()).hexdigest()[:16]
         return str(Path(scratch) / f"hpo-{name}")
-
-
-def _is_sent(name: str) -> bool:
-    return digest_of(name.rpartition("/")[2]) is not None
 
 
 OPEN_SECONDS = 1.0
@@ -202,7 +195,7 @@ def train(
 def _train_without_folder(request: bytes, shared: SharedFolder, worker: distributed.Worker) -> bytes:
     asked = decode_request(request)
     try:
-        shared.check_not_needed(asked.checkpoint_base, (asked.objective, asked.load), gang=asked.gang is not None)
+        shared.check_not_needed(asked.setup, gang=asked.gang is not None)
     except StorageError as error:
         return encode_report(asked.report(Outcome.STORAGE, str(error)))
     folder = shared.instead(worker.local_directory)
@@ -245,27 +238,14 @@ async def forget_study(
             dask_worker.metrics.pop(metric, None)
 
 
-async def prepare(
-    objective: str,
-    pythonpath: tuple[str, ...],
-    threads: int | None,
-    load: str,
-    base: str,
-    shared: SharedFolder,
-    dask_worker: distributed.Worker,
-) -> None:
-    """Import the objective, and find ``data.load``, which may take minutes.
-
-    Args:
-        base: of the study's checkpoints; a URL is written to.
-    """
+async def prepare(setup: StudySetup, shared: SharedFolder, dask_worker: distributed.Worker) -> None:
+    """Import the objective, find ``data.load``, which may take minutes, and write to the checkpoints' URL."""
     if not await asyncio.to_thread(shared.is_seen):
-        shared.check_not_needed(base, (objective, load))
-    await asyncio.to_thread(check_base, base)
-    gpu, folder, jobs = gpu_of(dask_worker), shared.path, dask_worker.state.nthreads
-    await asyncio.to_thread(
-        trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder, jobs=jobs
-    )
+        shared.check_not_needed(setup)
+    await asyncio.to_thread(check_base, setup.checkpoint_base)
+    gpu, jobs = gpu_of(dask_worker), dask_worker.state.nthreads
+    function = setup.objective, setup.pythonpath, setup.threads
+    await asyncio.to_thread(trainers.prepare, *function, load=setup.load, gpu=gpu, folder=shared.path, jobs=jobs)
 
 
 async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
@@ -273,7 +253,7 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
     problem = no_mps = ""
     address, gpu = dask_worker.address, gpu_of(dask_worker)
     if asked.partitions:
-        await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
+        await asyncio.to_thread(watch_partitions, asked.folder, asked.setup.partition_folder, asked.partitions)
         dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
     if asked.devices is not None:
         problem = await asyncio.to_thread(share_devices, asked.devices, gpu)

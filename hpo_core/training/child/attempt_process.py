@@ -119,7 +119,7 @@ class AttemptProcess:
         faulthandler.register(signal.SIGTERM, file=2, chain=True)
         self._progress.start()
         if request.portion is not None:
-            apply_portion(request.portion, request.threads, again=self._process.stays)
+            apply_portion(request.portion, request.setup.threads, again=self._process.stays)
         whole: list[str] = []
         ask = self._ask if self._process.asks and request.asks else None
         report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)

@@ -44,7 +44,7 @@ class ChildProcess:
 
     def __init__(self, request: JobRequest) -> None:
         self.pid = 0
-        self.stays = request.process == "kept"
+        self.stays = request.setup.process == "kept"
         """Whether it may stay for a further attempt."""
         self.asks = request.asks
         """Whether it may wait within the training for the trial's next job."""
@@ -126,7 +126,7 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
     if portion is not None:
         device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
     gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
-    return request.study, request.folder, request.process, request.threads, device, gang
+    return request.setup.study, request.setup.folder, request.setup.process, request.setup.threads, device, gang
 
 
 def device_of(request: JobRequest) -> str:

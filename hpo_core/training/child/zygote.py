@@ -195,7 +195,7 @@ class Zygote:
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
         unit = request.job.unit
-        loaded = unit is None or not request.load or is_loaded(request, unit.partition)
+        loaded = unit is None or not request.setup.load or is_loaded(request, unit.partition)
         waiting = self._waiting
         if waiting is not None and not (
             loaded and waiting.serves(request) and process_state(waiting.pid) and not is_stopped(waiting.pid)
@@ -238,8 +238,8 @@ class Zygote:
             process.close()
             raise
         if request.portion is not None:
-            find_thread_pools(request.portion, request.threads)
-        import_filesystem(request.checkpoint_base)  # s3fs takes a second of processor time
+            find_thread_pools(request.portion, request.setup.threads)
+        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
         parent = os.getpid()
         process.pid = _fork()
         if process.pid == 0:
