@@ -149,7 +149,6 @@ def _result(
         curve=curve,
         checkpoint=written,
         started=started,
-        unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
         log=_taken(lines),
     )
@@ -203,7 +202,6 @@ def _failure(
         message,
         detail=detail,
         started=started,
-        unrestored=handle.unrestored,
         doubt=doubt,
         log=_taken(lines),
     )

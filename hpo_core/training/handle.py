@@ -72,8 +72,6 @@ class TrialHandle:
     """Steps to have done at the end (absolute: counted from the trial's start)."""
     parent: int | None
     """The trial whose checkpoint this one starts from; None for its own (only population based training has one)."""
-    unrestored: tuple[str, ...]
-    """What was not restored from ``parent``, and why; known after ``steps()``."""
 
     def __init__(
         self,
@@ -90,7 +88,6 @@ class TrialHandle:
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
-        self.unrestored = ()
         self._request = request
         self._state = state = state if state is None else state_for(state, self.rank)
         self._progress = SharedProgress() if progress is None else progress
@@ -192,9 +189,8 @@ class TrialHandle:
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
 
-        Where the trial starts from another one's checkpoint, what matches by name and shape is loaded, and
-        hyperparameters stay as they were built (``docs/how-to/population-based-training.md``); optimizers and
-        schedules then wait for ``steps()``.
+        Where the trial starts from another one's checkpoint, hyperparameters stay as they were built
+        (``docs/how-to/population-based-training.md``); optimizers and schedules then wait for ``steps()``.
 
         Anything with ``state_dict``/``load_state_dict`` (models, optimizers, schedules, loaders), and
         ``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``, ``torch.Generator``.
@@ -234,14 +230,7 @@ class TrialHandle:
                 "search.max_resource, in Python method=hpo.Random(max_resource=27)."
             )
         if self._inherited is not None and self._state is not None:
-            self.unrestored = self._inherited.restore(self._tracked)
-            if self.unrestored:
-                print(
-                    f"Trial {self.number} starts from the checkpoint of trial {self.parent}; left as built:",
-                    *self.unrestored,
-                    sep="\n  ",
-                    file=sys.stderr,
-                )
+            self._inherited.restore(self._tracked)
             restore_all(self._state["random"])
         elif self._state is not None:
             missing = [name for name in self._state["tracked"] if name not in self._tracked]

@@ -88,7 +88,6 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
         )  # fmt: skip
         report = run_attempt(example.train, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
-        assert report.unrestored == ()
         files[kept_as(job)] = report.checkpoint
         return report.metrics
 

@@ -208,12 +208,6 @@ class RunningChild:
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
 
-    def end(self) -> None:
-        """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
-        self.ending = self._ended = True
-        self.read_output(_READS_TO_DRAIN)
-        self.read_result(_READS_TO_DRAIN)
-
     def lower(self, memory: int) -> None:
         """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
         self._meter.lower(memory)
@@ -339,11 +333,16 @@ class RunningChild:
     def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
         """The report of a child that has ended: its own, or one made from its exit status; with what it used.
 
+        Call it once the child was reaped, and all that could write into its pipes is gone; or once it has settled.
+
         Args:
             code: how it ended, as ``waitid`` says it.
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
+        self.ending = self._ended = True
+        self.read_output(_READS_TO_DRAIN)
+        self.read_result(_READS_TO_DRAIN)
         printed, done, reason = self.log.tail(), self._done, self._stop_reason
         if done is not None and (reason is None or done.report.outcome in RESULTS):
             report = done.report
@@ -366,8 +365,6 @@ class RunningChild:
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
 
     def report_of_settled(self, settled: Settled) -> Report:
-        self.read_output(_READS_TO_DRAIN)
-        self.ending = self._ended = True
         self.process.cpu += settled.cpu
         return self.final_report(os.CLD_EXITED, 0, settled.cpu)
 
