@@ -38,7 +38,7 @@ from hpo_core.training.request import GRACE
 from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
-from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
+from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError, dask_settings, log_levels
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     SharedFolder,
@@ -49,7 +49,6 @@ from hpo_flows.dask.on_worker import (
     limit_attempt,
     prepare,
 )
-from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
