@@ -251,8 +251,7 @@ def _spec_of(file: str | Path, home: str | None) -> StudySpec:
 
 def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
     """Copy functions that were sent by value from the study of the home that keeps them."""
-    from hpo_core.spec.sent_functions import digest_of
-    from hpo_core.training.by_value import keep
+    from hpo_core.spec.sent_functions import digest_of, keep
 
     for name in filter(digest_of, spec.functions.values()):
         keep(name, Path(folder), Home(home).folder / "studies")

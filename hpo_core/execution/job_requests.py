@@ -11,7 +11,7 @@ from hpo_core.model.trial import Job, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
-from hpo_core.training.by_value import placed
+from hpo_core.spec.sent_functions import placed
 from hpo_core.training.request import JobRequest, RankPlace, StudySetup
 
 

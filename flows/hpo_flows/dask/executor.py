@@ -33,7 +33,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
-from hpo_core.training.by_value import placed
+from hpo_core.spec.sent_functions import placed
 from hpo_core.training.request import GRACE
 from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
