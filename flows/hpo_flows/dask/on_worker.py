@@ -253,7 +253,7 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
     problem = no_mps = ""
     address, gpu = dask_worker.address, gpu_of(dask_worker)
     if asked.partitions:
-        await asyncio.to_thread(watch_partitions, asked.folder, asked.setup.partition_folder, asked.partitions)
+        await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
         dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
     if asked.devices is not None:
         problem = await asyncio.to_thread(share_devices, asked.devices, gpu)
