@@ -102,14 +102,14 @@ class TrialHandle:
         self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
-        """What the user should know: what the loop changed that is not tracked, for one."""
+        """Lines for the user, such as one for an object that the loop changed and that is not tracked."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.ask: Callable[[Metrics, tuple[Point, ...], Checkpoint | None], JobRequest | None] | None = None
         """Takes what the job came to at its target, returns the request of the trial's next job; None: the loop ends
         there. For the system."""
         self.save_error: StorageError | None = None
-        """Why the checkpoint could not be written; None where it was. For the system."""
+        """Error of writing the checkpoint; None where it was written. For the system."""
 
     @property
     def may_go_on(self) -> bool:

@@ -74,7 +74,7 @@ class DryTrial(ObjectiveTrial):
         self.user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
         self.ended = False
-        """Whether a report was reached; libraries may have made another exception of it since."""
+        """True once a report was reached; libraries may have made another exception of it since."""
         self.chosen = dict(chosen)
         self.stream = stream
 
@@ -137,7 +137,7 @@ class FoundSpace:
     """The parameters as a study file has them, without default values."""
     calls: int
     gaps: list[str]
-    """What was not tried, in words."""
+    """Calls that were not tried, in words."""
     constraints: list[str]
     """Names of the constraints set before the first report."""
     mode: str | None

@@ -126,7 +126,6 @@ class ObjectiveTrial(ABC):
         self.study = study
         self.storage = ObjectiveStorage()
         self.datetime_start = datetime.now()
-        """When this attempt started."""
         self.suggested: dict[str, ParameterType] = {}
         self.values: dict[str, Any] = {}
         """Values of the parameters suggested so far."""
@@ -302,7 +301,7 @@ class ObjectiveState:
         self.user_attrs: dict[str, Any] = {}
         self.first_step: int | None = None
         self.ended = False
-        """Whether the objective ended by itself; ``result`` and ``reports`` are then complete."""
+        """True once the objective ended by itself; ``result`` and ``reports`` are then complete."""
         self.result: list[float] = []
         self.reports: dict[int, float] = {}
         self.constraints: dict[str, float] = {}

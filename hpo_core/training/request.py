@@ -60,7 +60,7 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     unit_is_whole: bool = False
-    """Whether one unit is a whole training, because the study does not say how many units that has."""
+    """True if one unit is a whole training, because the study does not say how many units that has."""
     space: dict[str, dict[str, Any]] = {}
     """The study's space as plain data, which an Optuna objective's suggestions must agree with."""
     timeout: float | None = None
@@ -74,9 +74,9 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     process: Literal["fresh", "kept"] = "fresh"
-    """Whether the process of an attempt stays for the next one."""
+    """``kept``: the process of an attempt stays for the next one."""
     mps: bool = False
-    """Whether the worker is to share a GPU among jobs through MPS, where it can."""
+    """True if the worker is to share a GPU among jobs through MPS, where it can."""
     log_limit: int = 10_000_000
     """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
     grace: float = GRACE
@@ -104,7 +104,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     gang: RankPlace | None = None
     """Place of this process in its gang; None: it trains alone."""
     asks: bool = False
-    """Whether the trial may go on at once: at the target its process waits for the study's answer."""
+    """True if the trial may go on at once: at the target its process waits for the study's answer."""
     over: tuple[tuple[int, int], ...] = ()
     """Attempts (trial, attempt) whose process may wait where this one begins, for an answer: the trial was stopped."""
     portion: Portion | None = None

@@ -133,7 +133,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[Difference, ...] = ()
     """Differences between a fresh process and one that stayed, where that was asked for."""
     by_target: bool = False
-    """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
+    """True if it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...] = ()
     """Modules, optimizers and generators that the training loop changes and that are not tracked."""
     steps: int = 3
@@ -142,7 +142,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Steps after which it was resumed."""
     step_seconds: float = 0.0
     no_longer: str = ""
-    """Why it was not trained further, where it would have been."""
+    """Reason for which it was not trained further, where it would have been."""
 
     @property
     def same_bits(self) -> bool:

@@ -110,7 +110,7 @@ class DaskExecutor:
         self._shared = SharedFolder.of(folder)
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
-        """How many slots the cluster has, where they are too few for a gang, and since when."""
+        """Number of slots of the cluster, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
         self._demand: Callable[[int], int] | None = None

@@ -48,7 +48,7 @@ class _Submitted:
     job: Job
     on_report: OnReport
     reports: list[Report | None]
-    """How each rank ended."""
+    """End of each rank; None: it has not ended."""
     store: Path | None
     """File where the ranks of a gang find each other."""
     failed_at: float | None = None

@@ -149,7 +149,7 @@ class HoppingExecutor:
         self._at_once: Callable[[int], int] = lambda workers: (
             data.concurrent or max(FOR_EACH_WORKER * workers, all_of_them)
         )
-        """How many models train at once on so many workers. One that waits is a file in the study's folder."""
+        """Models that train at once on so many workers. One that waits is a file in the study's folder."""
         self.keep_only(running)
         files = data.all_files
         self._names = [file.name for file in files]

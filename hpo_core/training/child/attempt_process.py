@@ -51,7 +51,7 @@ class AttemptProcess:
         self._kept: KeptState | None = None
         self._attempts = 0
         self._is_over = False
-        """Whether the study ended the trial while the process waited within the training for its answer."""
+        """True once the study ended the trial while the process waited within the training for its answer."""
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:

@@ -45,9 +45,8 @@ class ChildProcess:
     def __init__(self, request: JobRequest) -> None:
         self.pid = 0
         self.stays = request.setup.process == "kept"
-        """Whether it may stay for a further attempt."""
         self.asks = request.asks
-        """Whether it may wait within the training for the trial's next job."""
+        """True if it may wait within the training for the trial's next job."""
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)

@@ -164,9 +164,9 @@ class RunningChild:
         self.request = request
         self.process = process
         self.settled: Settled | None = None
-        """What the child says after its report, where its process may stay for the next attempt."""
+        """Message of the child after its report, where its process may stay for the next attempt."""
         self.ending = self._ended = False
-        """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
+        """The child was told to end, or has reported and only has to exit; it was reaped."""
         place = log_path(request.job.trial, request.job.attempt, request.rank)
         self.log = AttemptLog(Path(request.setup.folder) / place, request.setup.log_limit)
         self._progress = progress
@@ -178,7 +178,7 @@ class RunningChild:
         self._limits = {False: request.setup.stall_timeout, True: request.setup.storage_timeout}
         """Seconds that a step may take, and one that stores a checkpoint."""
         self._last_step = 0.0, False
-        """When the child wrote its progress last, and whether it stores a checkpoint."""
+        """Time of the child's last progress, and True if it stores a checkpoint."""
         self._oom_kills = oom_kills()
         self._done: Finished | None = None
         self._stop_reason: tuple[Outcome, str] | None = None

@@ -180,7 +180,7 @@ class ClusterKind(ABC, Generic[Settings]):
         self.security: Any = None
         """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
         self.hops = False
-        """Whether models hop between its workers: each of them trains one at a time."""
+        """True if models hop between its workers: each of them trains one at a time."""
         self.wanted = settings.size or 1
         """Workers that the study can use now, where their number follows it (``settings.scales``); else all of them."""
         self.cluster: Any = None

@@ -65,7 +65,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
     def __init__(self, settings: SlurmClusterSpec, study: str, folder: str) -> None:
         super().__init__(settings, study, folder)
         self._refused: dict[Any, tuple[float, str]] = {}
-        """When and why jobs were refused, by their worker's name."""
+        """Time and reason of refusals, by the name of the job's worker."""
         self._told = ""
 
     def create(self) -> Any:
