@@ -165,7 +165,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: float = 0.0
     """Seconds since the epoch (or virtual seconds in a simulation)."""
     unrestored: tuple[str, ...] = ()
-    """Of journals of earlier versions: what a start from another trial's checkpoint left as it was built."""
+    """Parts that a start from another trial's checkpoint left as built, in journals of earlier versions."""
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """What the training loop changed that its checkpoint does not hold, with the cure; unset: nothing was found."""
     usage: UsageField = msgspec.UNSET

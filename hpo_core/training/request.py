@@ -40,7 +40,6 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the jobs of a study have in common; made once."""
 
     study: str
-    """Its name."""
     objective: str
     """Training function as ``package.module:function``."""
     metrics: tuple[str, ...]

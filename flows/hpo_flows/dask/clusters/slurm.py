@@ -150,7 +150,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
 def _noting_refusals(jobqueue: Any, refused: dict[Any, tuple[float, str]]) -> Any:
     # The class of the cluster; by itself a job that sbatch refuses is logged by Dask, and waited for.
 
-    class Job(jobqueue.SLURMCluster.job_cls):  # type: ignore[misc]
+    class NotingJob(jobqueue.SLURMCluster.job_cls):  # type: ignore[misc]
         async def start(self) -> None:
             try:
                 await super().start()
@@ -158,10 +158,10 @@ def _noting_refusals(jobqueue: Any, refused: dict[Any, tuple[float, str]]) -> An
                 self.status = Status.running
                 refused[self.name] = time.monotonic(), refusal(error)
 
-    class Cluster(jobqueue.SLURMCluster):  # type: ignore[misc]
-        job_cls = Job
+    class NotingCluster(jobqueue.SLURMCluster):  # type: ignore[misc]
+        job_cls = NotingJob
 
-    return Cluster
+    return NotingCluster
 
 
 def refusal(error: BaseException) -> str:
