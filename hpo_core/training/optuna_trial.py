@@ -40,28 +40,6 @@ from hpo_core.training.user_code import causes
 _space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
 
 
-class ObjectiveStorage:
-    """The ``trial.storage`` of an objective: system attributes of its own trial, as long as it trains.
-
-    Functions of Optuna such as ``report_cross_validation_scores`` write there.
-    """
-
-    def __init__(self) -> None:
-        self._attrs: dict[str, Any] = {}
-
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._attrs[key] = value
-
-    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
-        return dict(self._attrs)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"trial.storage.{name} is not there: an objective has no Optuna storage, and can set and read the "
-            "system attributes of its own trial alone."
-        )
-
-
 class ObjectiveStudy:
     """The study as an objective sees it while it trains: name and directions.
 
@@ -122,9 +100,8 @@ class ObjectiveTrial(ABC):
         optuna = sys.modules.get("optuna")
         if optuna is not None:  # for objectives that look at the type
             optuna.trial.BaseTrial.register(type(self))
-        self.number = self._trial_id = number  # callbacks ask for the id before they look for a storage
+        self.number = self._trial_id = number  # callbacks ask for the id
         self.study = study
-        self.storage = ObjectiveStorage()
         self.datetime_start = datetime.now()
         self.suggested: dict[str, ParameterType] = {}
         self.values: dict[str, Any] = {}
@@ -146,9 +123,8 @@ class ObjectiveTrial(ABC):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Attributes set so far: constraints, as Optuna names them, and those that functions of Optuna wrote."""
-        constraints = {f"constraints:{name}": value for name, value in self.constraints.items()}
-        return self.storage.get_trial_system_attrs(self.number) | constraints
+        """Constraints set so far, as Optuna names them."""
+        return {f"constraints:{name}": value for name, value in self.constraints.items()}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

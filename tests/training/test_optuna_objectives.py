@@ -182,7 +182,7 @@ def test_a_constant_answers_a_suggestion_that_the_space_does_not_have(job):
         (lambda t: t.set_user_attr("k", object()), "JSON"),
         (lambda t: t.study.best_value, "trial.study.best_value is not there: .* not known while a trial trains"),
         (lambda t: t.study.stop(), "trial.study.stop is not there: an objective can read study_name"),
-        (lambda t: t.storage.get_n_trials(0), "get_n_trials is not there: an objective has no Optuna storage"),
+        (lambda t: t.storage, "trial.storage is not there"),
         (lambda t: t.set_constraint("size", 1), r"has none under constraints. Write `constraints: \[size\]`"),
         (lambda t: t.suggest_categorical("c", [print]), "a builtin_function_or_method; a study file holds"),
         (lambda t: None, "returned None where a number belongs"),
