@@ -116,7 +116,7 @@ class DaskExecutor:
         self._demand: Callable[[int], int] | None = None
         """Slots that the study could use now, counted up to a number; None: the cluster does not follow it."""
         self._restore: list[Callable[[], None]] = []
-        """Functions that put back what the start changed in this process."""
+        """Functions that put back what the start changed in this process; called by :meth:`close`."""
         self._kept: Any = None
         """A result that keeps one worker of an adaptive cluster."""
         self._abandoned = threading.Event()
@@ -165,6 +165,7 @@ class DaskExecutor:
             folder=self._folder,
             timeout=timeout,
         )
+        self._restore.append(self._tasks.close)
         connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
         connection.run_on_scheduler(forbid_repetition, connection.client.id)
@@ -392,7 +393,6 @@ class DaskExecutor:
         in_this_process = self._kind.serves_others and self._kind.cluster is not None
         if self._connection is not None:
             self._watch.stop()
-            self._tasks.close()
             if not self._kind.serves_others:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             else:
