@@ -302,7 +302,8 @@ class RunningChild:
         elif storing:
             self.stop(
                 Outcome.STORAGE,
-                storage_took_too_long(limit, resource, self.request.job.target),
+                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
+                "store, then resume the study.",
             )
         else:
             # of a gang: a rank that waits for one that hangs sleeps
@@ -363,17 +364,6 @@ class RunningChild:
         self._spent.elapsed()
         still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
-
-    def report_of_settled(self, settled: Settled) -> Report:
-        self.process.cpu += settled.cpu
-        return self.final_report(os.CLD_EXITED, 0, settled.cpu)
-
-
-def storage_took_too_long(limit: float, done: int, target: int) -> str:
-    return (
-        f"A checkpoint took longer to write or read than {limit:g} s; it had done {done} of {target} steps. See to "
-        "that disk or object store, then resume the study."
-    )
 
 
 def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills | None, printed: str = "") -> tuple[Outcome, str]:

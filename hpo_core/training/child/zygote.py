@@ -253,7 +253,8 @@ class Zygote:
             child.process.asks_for = child.request.job
         else:
             kill_children({child.process.pid, *self._objective_processes})  # orphans of the attempt
-        report = child.report_of_settled(settled)
+        child.process.cpu += settled.cpu
+        report = child.final_report(os.CLD_EXITED, 0, settled.cpu)
         child.log.close()
         child.process.wait_from_now()
         self._send(Finished(report, stays=child.process.pid, asks=settled.asks))
@@ -283,9 +284,10 @@ class Zygote:
         # Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD.
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
-        child = self._child
+        child, waiting = self._child, self._waiting
         if child is None:
-            self._reap_waiting()
+            if waiting is not None and os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._end_waiting()
             return
         # it stays unreaped until its group is gone: until then no other process can get its number
         ended = os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -310,11 +312,6 @@ class Zygote:
         child.log.close()
         child.process.close()
         self._send(done)
-
-    def _reap_waiting(self) -> None:
-        process = self._waiting
-        if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            self._end_waiting()
 
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
