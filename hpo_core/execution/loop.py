@@ -324,10 +324,7 @@ class Loop:
         self._await_slots(job for job in self.study.state.wanted() if job.key not in begun)
 
     def _act(self) -> None:
-        """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
-
-        In this order: jobs were granted for the room that removed checkpoints leave.
-        """
+        # In this order: jobs were granted for the room that removed checkpoints leave.
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
         state = self.study.state
@@ -343,10 +340,7 @@ class Loop:
             self._place()
 
     def _cancel(self, keys: Iterable[JobKey]) -> None:
-        """Withdraw attempts that wait, cancel those that were submitted.
-
-        Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
-        """
+        # Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
         keys = list(keys)
         if waiting := [key for key in keys if key in self._waiting]:
             halted = self.study.state.halted

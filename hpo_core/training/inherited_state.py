@@ -37,11 +37,7 @@ def _is_late(item: Any) -> bool:
 
 
 def _advance(schedule: Any, parent: dict[str, Any]) -> None:
-    """Advance a newly built schedule to the step of ``parent`` (another schedule's state); sets learning rates.
-
-    Raises:
-        ObjectiveError: the schedule ends before that step.
-    """
+    # Advance a newly built schedule to the step of the parent's, whose state this is; it sets learning rates.
     if is_torch(schedule, "optim.lr_scheduler.ReduceLROnPlateau"):
         return
     position = _position(parent)

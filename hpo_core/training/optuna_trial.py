@@ -493,11 +493,6 @@ class OptunaTrial(ObjectiveTrial):
             self._handle.report(**{self._metrics[0]: value}, **self._state.constraints)
 
     def _set_constraints(self) -> dict[str, float]:
-        """Every constraint of the study.
-
-        Raises:
-            ObjectiveError: one was not set before the objective ended, or was told that its job is done.
-        """
         missing = [name for name in self._constraints if name not in self._state.constraints]
         if missing:
             raise ObjectiveError(

@@ -228,11 +228,8 @@ class RankTasks:
         return free
 
     def _start(self, rank: _Rank, *, may_be_open: bool = False, again: bool = False) -> None:
-        """Have a task train the rank: one that is open, else a new one.
-
-        Args:
-            again: a task of the rank's own has ended without training it, and Dask may know its key still.
-        """
+        # Have a task train the rank: one that is open, else a new one. ``again``: a task of the rank's own has ended
+        # without training it, and Dask may know its key still.
         if may_be_open and self._started_in_open_task(rank):
             return
         job = rank.job

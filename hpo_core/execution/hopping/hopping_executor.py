@@ -271,7 +271,7 @@ class HoppingExecutor:
         self._schedule.add(job.trial, to=job.target, after=training.behind.epoch, orders=orders)
 
     def _advance(self) -> None:
-        """Take what ended and start what can start, until neither is left or the next call; not entered twice."""
+        # Take what ended and start what can start, until neither is left or the next call; not entered twice.
         if self._advancing:
             return
         self._advancing = True

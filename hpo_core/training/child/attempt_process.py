@@ -246,10 +246,7 @@ def find_thread_pools(portion: Portion, threads: int | None) -> None:
 
 
 def _limit_threads(threads: int) -> None:
-    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
-
-    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
-    """
+    # Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)
