@@ -6,6 +6,7 @@ import bdb
 import math
 import os
 import pdb
+import re
 import sys
 import tempfile
 import traceback
@@ -147,6 +148,7 @@ def _shown(metrics: dict[str, Any]) -> str:
     )
 
 
+_MISSING_KEY = re.compile(r"\(error\): KeyError: '([\w.-]+)'")
 DIFFERS = 1
 NOT_RUN = 2
 
@@ -186,7 +188,7 @@ def check(
     """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
     from hpo_core.training.resume_check import LENGTHS, check_resume
 
-    given = [*(params or ()), *(more_params or ())]
+    given, is_file = [*(params or ()), *(more_params or ())], ":" not in what or Path(what).exists()
     try:
         if at is not None and steps is None:
             steps = at + 2
@@ -194,7 +196,6 @@ def check(
             raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
         if process not in ("fresh", "kept", None):
             raise SpecError(f"--process {process}: write fresh or kept.")
-        is_file = ":" not in what or Path(what).exists()
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
             request, longest = (
                 _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
@@ -204,14 +205,18 @@ def check(
             called = short_name(Path(request.objective).name)
             shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
 
+            _say(f"{called} with {shown}")
+
             def say(what: str) -> None:
-                _say(f"{called}: {what}, with {shown}")
+                _say(f"  {what}")
 
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
             kept = request.process == "kept"
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
         error.exit_code = NOT_RUN
+        if (key := _MISSING_KEY.search(str(error))) is not None and not is_file:
+            error.args = (f"{str(error).rstrip()}\nIs it a parameter? Then give it a value: --params {key[1]}=VALUE",)
         raise
     if as_json:
         print_json(msgspec.to_builtins(found) | {"exact": found.exact, "causes": found.causes})

@@ -204,7 +204,7 @@ def best_line(study: Study) -> str:
         return "no feasible result yet" if study.state.infeasible_results else "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
-    where = f"(trial {best.trial} at {best.resource}{rule_words(study.spec)}){front}"
+    where = f"(trial {best.trial} at {best.resource}{rule_words(study)}){front}"
     return f"{name} {number(study.metric_value(best.loss), 5)} {where}"
 
 
@@ -238,13 +238,16 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary.plain(*names) | own
 
 
-def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "") -> None:
+def print_run_result(
+    result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "", other_best: str = ""
+) -> None:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
         following: the command to type next (:func:`~hpo_core.views.failure_reasons.next_command`).
         then: the one after it, where it takes two to mend what went wrong.
         folder: of the study, where the logs lie.
+        other_best: words about the best by the other rule of ``best_of``, where that is another result.
     """
     if as_json:
         print_json(result.plain())
@@ -265,6 +268,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         tell("best", f"{study.metric} = {number(best.value, 5)}  (trial {best.trial} at {best.resource})")
         for key, value in best.params.items():  # in full: they are copied from here
             tell("", f"{key} = {value}")
+        tell("", other_best)
     _print_front(study.study, study.front, most=_FRONT_SHOWN)
     for at, line in enumerate(failure_lines(result.failures, folder, study.reason or "")):
         tell("" if at else "failures", line, "yellow")

@@ -71,7 +71,7 @@ def incumbent(series: Series) -> Figure | None:
     data.append(trace("best so far", steps, BEST, mode="lines", width=3, shape="hv"))
     moving = last.time > 0.8 * series.wall and len(results) > 9
     caption = (
-        f"Every dot is a result, the orange line the best so far{rule_words(series.study.spec)}; "
+        f"Every dot is a result, the orange line the best so far{rule_words(series.study)}; "
         f"it last moved after {duration(last.time)} of "
         f"{duration(series.wall)}{', so more trials may well find better' if moving else ''}."
         f"{CUT if drawn.cut else ''}"

@@ -158,7 +158,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     best = study.best
     tiles = []
     if best is not None:
-        where = f"trial {best.trial} at {best.resource:,}{rule_words(spec)}"
+        where = f"trial {best.trial} at {best.resource:,}{rule_words(study)}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -204,7 +204,7 @@ def best_parameters(series: Series) -> Section | None:
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     other = other_best_words(study)
-    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(spec)}."
+    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(study)}."
     words += f" By the other rule, {other}." if other else ""
     return Section("Best parameters", text(words, 300), table(("parameter", "value"), rows) + metrics)
 
