@@ -37,9 +37,6 @@ _GAP = 2
 REDRAW_SECONDS = 0.5
 """Seconds between two drawings at least: their cost must not grow with the number of reports."""
 
-JOBS_OF_A_SLOT = 2
-"""Results for each slot before their pace says when the study ends: the first ones hold the starts of workers."""
-
 
 def remaining_units(study: Study) -> int | None:
     """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
@@ -94,7 +91,7 @@ class Pace:
         units, since = remaining_units(study), elapsed - self._last[1]
         if not units:
             left.append(units)
-        elif study.state.completed_jobs - self._jobs >= JOBS_OF_A_SLOT * study.state.capacity:
+        elif study.state.completed_jobs - self._jobs >= study.state.capacity:  # each slot has one
             # from the last result on it counts down, and is unknown where the next one is late
             expected = units * self._last[1] / max(done, 1) - since
             left.append(expected if expected > 0 else None)

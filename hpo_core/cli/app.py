@@ -13,12 +13,12 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpo_core import __version__
 from hpo_core.cli.debugging import check, try_trial
 from hpo_core.cli.history import history
 from hpo_core.cli.output import err
@@ -120,7 +120,7 @@ class _Commands(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hpo {__version__} (Python {platform.python_version()})")
+        typer.echo(f"hpo {version('hpo-core')} (Python {platform.python_version()})")
         raise typer.Exit
 
 

@@ -26,7 +26,7 @@ from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import hop_figure, hop_tables, jobs_over_time
+from hpo_core.report.timelines import hop_figure, hop_table, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
@@ -282,7 +282,7 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
-    hop_tables,
+    hop_table,
     front_table,
     rung_section,
     failures,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.hops import Visit
-from hpo_core.model.partition_file import PartitionFile, natural_order
+from hpo_core.model.partition_file import natural_order
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
@@ -93,21 +93,6 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of their states."""
 
 
-class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition over all units."""
-
-    name: str
-    trains: bool
-    """False: models are evaluated on it."""
-    count: int | None
-    """Examples, where that is known."""
-    bytes: int | None
-    units: int
-    seconds: float
-    workers: tuple[str, ...]
-    """Workers where models visited it; the journal does not hold who else has a copy."""
-
-
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
     """Use of each worker, sorted by name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
@@ -135,31 +120,6 @@ def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
 def mean_utilization(uses: Sequence[WorkerUse]) -> float:
     """Mean utilization of at least one worker."""
     return math.fsum(use.utilization for use in uses) / len(uses)
-
-
-def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """Use of each partition in their order, also of those that no model visited yet.
-
-    Args:
-        files: all partitions, those of validation at the end.
-        trained_on: so many of them are trained on.
-        units: of the study.
-    """
-    by_place: dict[int, list[HopUnit]] = defaultdict(list)
-    for unit in units:
-        by_place[unit.partition].append(unit)
-    return [
-        PartitionUse(
-            name=file.name,
-            trains=place < trained_on,
-            count=file.count,
-            bytes=file.bytes,
-            units=len(by_place[place]),
-            seconds=math.fsum(unit.seconds for unit in by_place[place]),
-            workers=tuple(sorted({unit.worker for unit in by_place[place]}, key=natural_order)),
-        )
-        for place, file in enumerate(files)
-    ]
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,17 +255,12 @@ def done_words(study: Study) -> str:
 
 
 def plain_hops(study: Study) -> dict[str, Any]:
-    """Moves, workers and partitions of a study as JSON; empty where models do not hop, or no result is there."""
-    spec = study.spec
-    units = hop_units(spec, study.state)
+    """Moves and workers of a study as JSON; empty where models do not hop, or no result is there."""
+    units = hop_units(study.spec, study.state)
     moved = moved_bytes(units)
     if moved is None:
         return {}
-    return {
-        "moved": msgspec.to_builtins(moved),
-        "workers": msgspec.to_builtins(worker_uses(units)),
-        "partitions": msgspec.to_builtins(partition_uses(spec.partitions, spec.trained_partitions, units)),
-    }
+    return {"moved": msgspec.to_builtins(moved), "workers": msgspec.to_builtins(worker_uses(units))}
 
 
 def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:

@@ -92,17 +92,17 @@ def test_an_eta_is_no_zero_while_jobs_train(monkeypatch: pytest.MonkeyPatch) -> 
     assert study.finished and pace.eta_words() == ", ETA 0 s"
 
 
-def test_an_eta_is_said_once_each_slot_has_two_results_and_then_counts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_eta_is_said_once_each_slot_has_a_result_and_then_counts_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was said from the first result on, and climbed until the next one."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     world = World(1, workers=2)
     study = fresh(make_spec(search=RANDOM | {"configs": 10}), world=world)
     pace = Pace(study)
-    world.play(study, steps=3)
-    now = 30.0
+    world.play(study, steps=1)
+    now = 20.0
     assert pace.eta_words() == "" and standing(study, pace).endswith(")")
-    world.play(study, [*study.state.wanted()], steps=1)
+    world.play(study, [*study.state.wanted()], steps=3)
     now = 40.0
     assert pace.eta_words() == ", ETA 1 min"
     now = 55.0
