@@ -18,7 +18,7 @@ from hpo_core.model.events import (
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import front_figure, front_table, grid_figures, incumbent, learning_curves
+from hpo_core.report.curves import front_figure, front_table, grid_figure, incumbent, learning_curves
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
@@ -272,7 +272,7 @@ EVOLVING = (population_fitness, schedules, lineage_tree)
 FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...] = (
     front_figure,
     incumbent,
-    grid_figures,
+    grid_figure,
     lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
     device_loads,
     hop_figure,

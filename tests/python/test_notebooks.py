@@ -187,7 +187,7 @@ def test_a_cell_shows_one_board_drawn_in_place_and_keeps_its_last_state(found: O
     (board,) = found.shown
     assert len(found.drawn) > 2, "it was drawn before the start, while the study ran and at its end"
     assert found.drawn[0]["text/plain"] == "first starts"
-    assert any("ETA" in drawn["text/plain"] for drawn in found.drawn)
+    assert any("jobs done, 0 running, 0 s elapsed" in drawn["text/plain"] for drawn in found.drawn)
     for kind in ("text/plain", "text/html"):
         assert "finished: 4 jobs done in" in board[kind] and "ETA" not in board[kind] and "4/4" in board[kind]
     assert "best     loss " in board["text/plain"]
