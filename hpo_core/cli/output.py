@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.without_terminal import has_columns
@@ -65,92 +67,36 @@ from hpo_core.views.summary import (
 )
 
 UNBROKEN = 16
-"""A cell of at most so many characters (a number, a date) stays on one line; a longer one may be folded, but not
-below this width."""
-_NAME = 24
-"""Characters of the first column that come before room for long cells."""
-_GAP = "  "
-
-
-class RowTable:
-    """Rows of one shape; the first column names what a row is about.
-
-    Args:
-        whole: as wide as the rows are, also beyond the console's width.
-    """
-
-    def __init__(self, rows: Sequence[dict[str, Any]], *, whole: bool = False) -> None:
-        self._whole = whole
-        self._titles = [terminal_text(title) for title in rows[0]]
-        self._rows = [[cell_text(value) for value in row.values()] for row in rows]
-
-    @property
-    def full_width(self) -> int:
-        """Width at which nothing is folded."""
-        return sum(map(self._longest, range(len(self._titles)))) + self._gaps
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._widths(max(options.max_width, self.full_width) if self._whole else options.max_width)
-        yield Text("\n").join(self._stacked() if widths is None else self._lines(console, widths))
-
-    @property
-    def _gaps(self) -> int:
-        return len(_GAP) * (len(self._titles) - 1)
-
-    def _longest(self, column: int) -> int:
-        return max(cell_len(text) for text in [self._titles[column], *(row[column] for row in self._rows)])
-
-    def _widths(self, room: int) -> list[int] | None:
-        """Widths of the columns; None where they do not fit side by side.
-
-        A long first cell gets a line of its own, where the others still fit: it is a name, which people copy.
-        """
-        widths = [min(self._longest(column), UNBROKEN) for column in range(len(self._titles))]
-        widths[0] = cell_len(self._titles[0])
-        spare = room - sum(widths) - self._gaps
-        if spare < 0:
-            return None
-        others = [(column, self._longest(column)) for column in range(1, len(widths))]
-        for column, most in [(0, min(self._longest(0), _NAME)), *others, (0, self._longest(0))]:
-            more = min(most - widths[column], spare)
-            widths[column] += more
-            spare -= more
-        return widths
-
-    def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Text]:
-        yield Text("\n").join(_beside(console, self._titles, widths, "bold"))
-        for first, *others in self._rows:
-            if cell_len(first) > widths[0]:
-                yield Text(first)
-                first = ""
-            yield from _beside(console, [first, *others], widths)
-
-    def _stacked(self) -> Iterator[Text]:
-        """Each row as lines ``title  value``, with an empty line between rows; the terminal itself breaks long ones."""
-        room = max(map(cell_len, self._titles))
-        for at, row in enumerate(self._rows):
-            if at:
-                yield Text()
-            for title, cell in zip(self._titles, row, strict=True):
-                if cell:
-                    yield Text.assemble((set_cell_size(title, room) + _GAP, "bold"), cell)
-
-
-def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style: str = "") -> Iterator[Text]:
-    folded = [
-        [line.plain.rstrip() for line in Text(cell, overflow="fold").wrap(console, width)] or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    for at in range(max(map(len, folded))):
-        parts = [lines[at] if at < len(lines) else "" for lines in folded]
-        padded = [set_cell_size(part, width) for part, width in zip(parts, widths, strict=True)]
-        yield Text(_GAP.join(padded).rstrip(), style=style)
+"""A cell of at most so many characters (a date), or without a space (a name), stays on one line; a longer one may be
+folded, but not below this width."""
 
 
 def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows: as wide as they are in a pipe, within the terminal's width else."""
-    table = RowTable(rows, whole=not console.is_terminal and not has_columns())
-    console.print(table, soft_wrap=True)
+    """Print rows of one shape: a table, or the cells of each row below each other where the terminal is narrow.
+
+    In a pipe the table is as wide as its cells.
+    """
+    titles = [terminal_text(title) for title in rows[0]]
+    cells = [[cell_text(value) for value in row.values()] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, header_style="bold")
+    for title, *column in zip(titles, *cells, strict=True):
+        longest = max(map(cell_len, (title, *column)))
+        word = max(cell_len(part) for text in (title, *column) for part in text.split(" "))
+        unbroken = max(word, min(longest, UNBROKEN))
+        table.add_column(Text(title), overflow="fold", no_wrap=unbroken == longest, min_width=unbroken)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    least, most = Measurement.get(console, console.options.update(max_width=1_000_000), table)
+    if not console.is_terminal and not has_columns():
+        table.width = most
+    if table.width is not None or least <= console.width:
+        console.print(table, crop=False)
+        return
+    room = max(map(cell_len, titles))
+    for at, row in enumerate(cells):
+        lines = [(set_cell_size(f"{title}", room), cell) for title, cell in zip(titles, row, strict=True) if cell]
+        shown = [Text.assemble((f"{title}  ", "bold"), cell) for title, cell in lines]
+        console.print(*([Text()] if at else []), *shown, sep="\n", soft_wrap=True)
 
 
 def cell_text(value: Any) -> str:

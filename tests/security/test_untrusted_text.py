@@ -13,7 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from hpo_core.cli.output import RowTable, SafeConsole
+from hpo_core.cli.output import SafeConsole, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal
@@ -93,7 +93,7 @@ def test_the_console_prints_no_escape_sequence_from_text() -> None:
     console = SafeConsole(file=written, force_terminal=True, width=2000, color_system="truecolor")
     console.print(NASTY, style="red")
     console.print(Text(NASTY, style="bold"))
-    console.print(RowTable([{NASTY: NASTY, "b": 1.0}]))
+    print_rows(console, [{NASTY: NASTY, "b": 1.0}])
     own = re.compile("\x1b\\[[0-9;]*m")
     assert own.search(written.getvalue()), "our own styles are still there"
     assert not BAD.search(own.sub("", written.getvalue()).replace("\n", ""))
