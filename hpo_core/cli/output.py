@@ -28,14 +28,15 @@ from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
+from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
     TO_RESUME,
+    DeviceUse,
     device_lines,
-    device_uses_of,
     granted_words,
     measured_ratio_lines,
     measured_ratios,
@@ -355,7 +356,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
     which = f"{entry:,}, the last of {every}" if at is None else f"{entry:,} (0 is the first of {every})"
     _print_state(study, status, summary, f" as of entry {which}")
     say_facts(_settings(study, summary, info.created, _now_of(status) if at is None else 0.0))
-    say_facts(("device", line) for line in device_lines(study))
+    say_facts(("device", line) for line in device_lines(_device_uses(study)))
     say_facts(("", line) for line in measured_ratio_lines(measured_ratios(study)))
     _print_failures(study, folder)
     say_facts([("constraints", constraint_words(study.spec, state.infeasible_results))])
@@ -374,12 +375,16 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
     say_facts(study_links(home, study.spec).items())
 
 
+def _device_uses(study: Study) -> list[DeviceUse]:
+    return [] if study.spec.packing is None else read_series(study.journal.entries(study.name, 0, study.seq)).uses
+
+
 def _plain_jobs(study: Study) -> dict[str, Any]:
     """``grid``: the states of its configurations; ``devices``: those that jobs shared; ``hops``: of models.
 
     As far as there are any.
     """
-    uses: list[dict[str, Any]] = msgspec.to_builtins(device_uses_of(study))
+    uses: list[dict[str, Any]] = msgspec.to_builtins(_device_uses(study))
     found = {
         "grid": msgspec.to_builtins(grid_states(study)),
         "devices": [{key: value for key, value in use.items() if key != "load"} for use in uses],
