@@ -1,4 +1,4 @@
-"""Commands that run a training function without a study: try."""
+"""Commands that run a training function without a study: try, check."""
 
 from __future__ import annotations
 
@@ -169,12 +169,6 @@ def check(
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
     ] = None,
-    style: Annotated[
-        str,
-        typer.Option(
-            "--style", help="Style of MODULE:FUNCTION: handle (train(trial)) or optuna (an Optuna objective)."
-        ),
-    ] = "handle",
     process: Annotated[
         str | None,
         typer.Option(
@@ -197,9 +191,7 @@ def check(
         if process not in ("fresh", "kept", None):
             raise SpecError(f"--process {process}: write fresh or kept.")
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
-            request, longest = (
-                _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
-            )
+            request, longest = _of_study(what, given, home, folder) if is_file else (_of_function(what, given), None)
             if process is not None:
                 request = msgspec.structs.replace(request, process=process)
             called = short_name(Path(request.objective).name)
@@ -263,52 +255,24 @@ def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
         keep(name, Path(folder), Home(home).folder / "studies")
 
 
-def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
+def _of_function(objective: str, given: list[str]) -> JobRequest:
     from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
     from hpo_core.model.trial import Job, Rung
     from hpo_core.training.request import JobRequest
 
-    if style not in ("handle", "optuna"):
-        raise SpecError(f"--style {style}: write handle or optuna.")
-    values, folder = parse_params(given), str(Path.cwd())
-    space: dict[str, dict[str, Any]] = {}
-    metric, required = "", "none"
-    chosen = {name: read_value(value) for name, value in values.items()}
-    if style == "optuna":
-        space, chosen = _optuna_space(objective, values, folder)
-        metric, required = "value", "all"
+    params = {name: read_value(value) for name, value in parse_params(given).items()}
     return JobRequest(
         study="check",
-        job=Job(0, 0, Rung(0, 0), target=1, params=chosen),
+        job=Job(0, 0, Rung(0, 0), target=1, params=params),
         objective=objective,
-        metric=metric,
-        required=required,  # type: ignore[arg-type]
+        metric="",
+        required="none",
         seed=derive_seed(0, "training", 0),
         folder="",
-        pythonpath=(folder,),
-        style=style,
-        space=space,
+        pythonpath=(str(Path.cwd()),),
         stall_timeout=3600.0,
     )
-
-
-def _optuna_space(
-    objective: str, values: dict[str, str], folder: str
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    from hpo_core.execution.in_process import completed_params
-    from hpo_core.model.rng import Stream
-    from hpo_core.spec import StudySpec
-    from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import find_space
-
-    found = find_space(load_objective(objective, [folder])).space
-    search = {"method": "random", "configs": 1, "max_resource": 1}
-    metric = {"name": "value", "mode": "min"}
-    spec = StudySpec.from_plain({"study": "check", "metric": metric, "space": found, "search": search}, objective)
-    space = spec.search_space()
-    chosen = completed_params(space, values, space.draw(Stream(0, "params", 0)), 0)
-    return spec.plain()["space"], chosen
 
 
 def _print(found: ResumeCheck, *, kept: bool) -> None:

@@ -235,8 +235,11 @@ def test_other_reasons_are_told_apart(tmp_path: Path) -> None:
     assert "depends on the job's target" in run_check(tmp_path, "checked:by_target", code=1)
     said = run_check(tmp_path, "checked:unseeded", code=1)
     assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
-    said = run_check(tmp_path, "checked:optuna", "--style", "optuna", code=0)
-    assert "exact over 27 steps, with resumes at 1, 3, 9 (tracked: optuna)" in said
+    plain = make_spec().plain() | {"objective": "checked:optuna", "style": "optuna", "pythonpath": ["."]}
+    space = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
+    (tmp_path / "study.yaml").write_text(json.dumps(plain | {"space": space}))
+    said = run_check(tmp_path, "study.yaml", code=0)
+    assert "with resumes at 1, 3, 9 (tracked: optuna)" in said
 
 
 @pytest.mark.slow
