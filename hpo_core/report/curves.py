@@ -78,7 +78,7 @@ def incumbent(series: Series) -> Figure | None:
 
 
 def learning_curves(series: Series) -> Figure | None:
-    """Metric over resource, one line per trial."""
+    """Metric over resource, one line per trial; None where each reports once."""
     known = [trial for trial in series.trials if trial.results]
     best = series.study.best
     shown: list[TrialRecord] = []
@@ -89,7 +89,7 @@ def learning_curves(series: Series) -> Figure | None:
             break
         shown.append(trial)
     values = [value for trial in shown for value in series.curves[trial.number].values()]
-    if not any(map(math.isfinite, values)):
+    if not any(map(math.isfinite, values)) or all(len(series.curves[trial.number]) < 2 for trial in shown):
         return None
     drawn = scale(values, maximize=series.maximize)
     levels = len(series.levels)
