@@ -31,7 +31,6 @@ from hpo_core.views.device_use import Span, mean_occupancy
 from hpo_core.views.formatting import byte_count, duration, percent, plural
 from hpo_core.views.hop_views import (
     HopUnit,
-    PartitionNames,
     hop_units,
     mean_utilization,
     moved_bytes,
@@ -184,8 +183,8 @@ def units_of(series: Series) -> list[HopUnit]:
 
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
-    units, names = units_of(series), PartitionNames.of(series.study.spec)
-    if not units or names is None:
+    units, names = units_of(series), [file.name for file in series.study.spec.partitions]
+    if not units or not names:
         return None
     workers = sorted({unit.worker for unit in units}, key=natural_order)
     shown = sorted(units, key=lambda unit: unit.started)[-UNITS:]
@@ -218,8 +217,8 @@ def hop_figure(series: Series) -> Figure | None:
     return Figure("hops", title, caption, data, layout(height, barmode="overlay", xaxis=across, yaxis=left))
 
 
-def _unit_words(unit: HopUnit, names: PartitionNames) -> str:
-    words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names.all[unit.partition], 60)}, {duration(unit.seconds)}"
+def _unit_words(unit: HopUnit, names: Sequence[str]) -> str:
+    words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names[unit.partition], 60)}, {duration(unit.seconds)}"
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
 
 
