@@ -376,7 +376,9 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:
-    return [] if study.spec.packing is None else read_series(study.journal.entries(study.name, 0, study.seq)).uses
+    if study.spec.room_word != "device":
+        return []
+    return read_series(study.journal.entries(study.name, 0, study.seq)).uses
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:
@@ -438,14 +440,12 @@ def without_repeats(rows: list[dict[str, Any]], *columns: str) -> list[dict[str,
 
 
 def status_word(study: Study, info: StudyInfo) -> str:
-    """The study's status, and whether somebody drives it."""
     from hpo_core.journal.sql import is_alive
 
     return study_word(study, driven=is_alive(info))
 
 
 def print_json(value: Any) -> None:
-    """For programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 

@@ -245,7 +245,6 @@ def _limits(
 
 
 def print_simulated(simulated: Simulated) -> None:
-    """For people."""
     out.say(simulated.heading(), style="bold")
     out.say(simulated.source)
     rows = table(simulated)

@@ -194,7 +194,6 @@ def front_figure(series: Series) -> Figure | None:
 
 
 def front_table(series: Series) -> Section | None:
-    """The members with their objectives and parameters; None for one objective."""
     spec, state = series.study.spec, series.study.state
     rows = front_rows(front_members(spec, state), FRONT_ROWS) if len(spec.objectives) > 1 else []
     if not rows:

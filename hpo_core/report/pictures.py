@@ -31,7 +31,8 @@ def search_picture(study: Study) -> str | None:
     """Picture of all results of a search in the order of their end; None before there is a finite one."""
     if (winner := study.best) is None:
         return None
-    metric, places = study.spec.metric, []
+    metric = study.spec.metric
+    places: list[str] = []
     ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
     results = [(one, study.metric_value(one.loss)) for one in ended if one.loss is not None]
     known = scale((value for _, value in results), maximize=metric.mode == "max")

@@ -287,7 +287,7 @@ SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], .
     rung_section,
     failures,
 )
-"""What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""
+"""Builders of the page, in reading order; each gives nothing where the study has nothing to show of it."""
 
 
 LIVE_SECONDS = 5.0

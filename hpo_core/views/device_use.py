@@ -40,7 +40,7 @@ class Span:
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
     usage: Usage | None = None
-    """What it used of its machine, where that was measured."""
+    """Use of its machine, where that was measured."""
     slots: int = 1
     """Slots that it held: the ranks of a gang, or one."""
     shared: Usage | JobPlaced | None = None

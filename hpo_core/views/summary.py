@@ -125,7 +125,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     front: tuple[FrontMember, ...]
     """The Pareto front; with one objective the best result alone."""
     extendable: bool
-    """Whether it can be asked for more configurations; a rerun cannot."""
+    """True if it can be asked for more configurations; a rerun cannot."""
     checkpoint: str | None
     """Place of the best result's checkpoint, relative to the study's folder, or a URL."""
 

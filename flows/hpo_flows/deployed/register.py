@@ -67,7 +67,7 @@ def deploy(file: Path | None = None) -> Registered:
     return _registered([(one["name"], one["entrypoint"]) for one in yaml.safe_load(file.read_text())["deployments"]])
 
 
-def _registered(asked: list[tuple[str, str]]) -> Registered:
+def _registered(asked: list[tuple[str, str | None]]) -> Registered:
     """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
