@@ -41,6 +41,7 @@ from hpo_core.views.device_use import (
     measured_ratio_lines,
     measured_ratios,
     running_lines,
+    sharing,
 )
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
@@ -376,7 +377,8 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:
-    if study.spec.room_word != "device":
+    ended = (one for trial in study.state.trials for one in (*trial.results, *trial.failures))
+    if not study.state.placed and not any(sharing(one.usage or None) for one in ended):
         return []
     return read_series(study.journal.entries(study.name, 0, study.seq)).uses
 

@@ -130,8 +130,9 @@ Steps = list[tuple[float, float]]
 def pool_slots(series: Series) -> Figure | None:
     """Slots held and used over time; None where their number was fixed, jobs take parts of them, or there was none."""
     spec, wall = series.study.spec, series.wall
-    changes = bool(spec.pool_name or spec.cluster.scales) and spec.room_word == "slot"
-    if not changes or not series.capacities or not series.spans or wall <= 0:
+    if not (spec.pool_name or spec.cluster.scales) or series.uses or spec.partitions:
+        return None
+    if not series.capacities or not series.spans or wall <= 0:
         return None
     unit, there, where, caption = "slot", "slots that it might use", " of the pool", POOL_USED
     if spec.cluster.scales is not None:
