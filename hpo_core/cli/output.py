@@ -377,8 +377,10 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:
-    ended = (one for trial in study.state.trials for one in (*trial.results, *trial.failures))
-    if not study.state.placed and not any(sharing(one.usage or None) for one in ended):
+    state = study.state
+    usages = [result.usage for trial in state.trials for result in trial.results]
+    usages += [failure.usage for trial in state.trials for failure in trial.failures]
+    if not state.placed and not any(sharing(usage or None) for usage in usages):
         return []
     return read_series(study.journal.entries(study.name, 0, study.seq)).uses
 

@@ -279,6 +279,7 @@ def grid_figure(series: Series) -> Figure | None:
         "z": [[shade(cell) for cell in row] for row in cells.cells],
         "text": [[mark(cell) for cell in row] for row in cells.cells],
         "texttemplate": "%{text}",
+        "textfont": {"size": 16},
         "hovertext": [[_words(series, cells, cell) for cell in row] for row in cells.cells],
         "hoverinfo": "text",
         "xgap": gap,
