@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out, print_json, print_rows
-from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home, checked_name
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.replay.audit import damage_named
+from hpo_core.terminal.output import (
+    AsJson,
+    HomeOption,
+    JournalOption,
+    Name,
+    names_of_studies,
+    out,
+    print_json,
+    print_rows,
+)
+from hpo_core.terminal.without_terminal import interrupt_at_end
 from hpo_core.views.formatting import duration
 
 if TYPE_CHECKING:
@@ -119,8 +128,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare studies side by side: best value over training and time, final quality, cost."""
-    from hpo_core.cli.output import print_comparison
     from hpo_core.report.comparison import Comparison, write_comparison
+    from hpo_core.terminal.output import print_comparison
 
     place = Home(home, journal)
     source = place.read_journal()
