@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature
@@ -14,10 +15,10 @@ from prefect.runtime import deployment
 
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import masked_errors
-from hpo_core.security.untrusted_text import terminal_text
+from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
 from hpo_flows.deployed.form import Form
 from hpo_flows.deployed.form_schema import form_parameters
-from hpo_flows.prefect_pages.flow_states import failed, tell_first
+from hpo_flows.prefect_pages.flow_states import failed
 
 
 def form_flow(
@@ -40,15 +41,14 @@ def form_flow(
         @wraps(function)
         def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
             parameters = signature.bind(*values, **named).arguments
+            if deployment.id is not None:  # as by an interrupt, once the worker that started it is gone
+                end_with_parent(signal.SIGTERM)
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 with masked_errors():  # the form shows the values that it does not take
                     return function(form.read(parameters))
-            except Exception as error:
+            except HpoError as error:
                 if deployment.id is None:
-                    raise
-                if not isinstance(error, HpoError):
-                    tell_first(f"{type(error).__name__}: {terminal_text(str(error), lines=True)}")
                     raise
                 return failed(str(error))
 

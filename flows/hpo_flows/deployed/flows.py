@@ -63,8 +63,8 @@ class ResumeForm(FormPart):
         default=0,
         ge=0,
         le=1_000_000,
-        description="Ask for so many configurations more before going on; once, however often this run is started "
-        "again.",
+        description="Go on until the study has so many configurations beyond those that it began with, in all: 8, and "
+        "later 20 for 12 more.",
     )
     take_over: bool = Field(
         default=False, description="Even if another run seems to drive it still; that one can then write nothing more."
@@ -74,8 +74,8 @@ class ResumeForm(FormPart):
 @form_flow("resume")
 def resume(form: ResumeForm) -> State[Any]:
     """Go on with a study that was cancelled, halted, or whose flow run crashed."""
-    run = this_flow_run().id
-    return drive_to_end(resumed(form.study, run, form.configs, take_over=form.take_over), "resume")
+    session = resumed(form.study, this_flow_run(), form.configs, take_over=form.take_over)
+    return drive_to_end(session, "resume")
 
 
 class RerunForm(FormPart):

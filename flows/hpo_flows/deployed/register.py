@@ -20,7 +20,7 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
-from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -123,9 +123,11 @@ def start_worker() -> int:
         return 0
     finally:
         worker.kill()
-        deadline = time.monotonic() + GRACE_SECONDS  # they kill themselves then
-        while any(map(_is_alive, flows)) and time.monotonic() < deadline:
-            time.sleep(CHECK_SECONDS)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while (living := [*filter(_is_alive, flows)]) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for process in living:
+            process.kill()
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,80 +14,55 @@ from prefect.runtime import flow_run
 
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
-from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.spec import StudySpec
+from hpo_core.spec.same_study import differing_setting
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive
 
-_FOLDER = "flow-runs"
-
-
-def noted(folder: Path, run: UUID) -> int | None:
-    """The number that a flow run noted beside its study when it was here first; None: it was not.
-
-    It is how many configurations, beyond the study's own, will have been asked for once the run's wish is fulfilled.
-    """
-    try:
-        return int((folder / _FOLDER / str(run)).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def note(folder: Path, run: UUID, configs: int) -> None:
-    """Note it in one step, durably: the journal's next entry must not outlive it."""
-    place = private_folder(folder / _FOLDER, below=folder)
-    write_private(place / str(run), str(configs).encode(), durable=True)
-
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
-    """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
+    """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
     home = deployed_home()
     Permissions.of_environment().check(spec)
-    folder = home.study_folder(spec.study)
-    if noted(folder, run.id) is not None:
+    if is_started_again(run):
         try:
-            return drive_to_end(resumed(spec.study, run.id, 0, take_over=False), action)
+            if not differing_setting(recorded_study(spec.study).spec, spec):
+                return drive_to_end(resumed(spec.study, run), action)
         except StudyNotFoundError:
-            pass  # it ended between its note and the study's first entry
-    return drive_to_end(_noting(Session(home, spec.study, spec=spec), run.id, 0), action)
+            pass  # it ended before the study's first entry
+    return drive_to_end(Session(home, spec.study, spec=spec), action)
 
 
-def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
-    """Claim a recorded study for a flow run that may have been here before.
+def is_started_again(run: FlowRun) -> bool:
+    return run.run_count > 1
+
+
+def resumed(study: str, run: FlowRun, configs: int = 0, *, take_over: bool = False) -> Session:
+    """Claim a recorded study for a flow run.
+
+    Args:
+        configs: configurations that it is to have beyond its own, those asked for before included.
+        take_over: even if somebody else drives it; not where the run is started again, which may be long afterwards.
 
     Raises:
-        StudyBusyError: somebody else drives it. ``take_over`` is heeded the first time: the run may be retried long
-            afterwards.
+        StudyBusyError: somebody else drives it.
     """
-    home = deployed_home()
     try:
         asked = recorded_study(study).state.extra_configs
     except StudyNotFoundError as error:
         raise StudyNotFoundError(
             f"{error} A run that ended before its study began is to be retried, not resumed."
         ) from None
-    before = noted(home.study_folder(study), run)
-    target = asked + configs if before is None else before
+    force = take_over and not is_started_again(run)
     try:
-        session = Session(home, study, force=take_over and before is None, extend=max(0, target - asked))
+        return Session(deployed_home(), study, force=force, extend=max(0, configs - asked))
     except StudyBusyError as error:
         raise StudyBusyError(f"{error} In the form of `resume` that is take_over.") from None
-    return _noting(session, run, target)
-
-
-def _noting(session: Session, run: UUID, configs: int) -> Session:
-    try:
-        note(session.folder, run, configs)
-    except BaseException:  # nobody else would let the study go
-        session.close()
-        raise
-    return session
 
 
 def deployed_home() -> Home:
@@ -104,7 +78,6 @@ def recorded_study(study: str) -> Study:
 
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
-    end_with_worker()
     session.say = session.warn = get_run_logger().warning
     session.trackers.say = get_run_logger().info
     with closing(session):

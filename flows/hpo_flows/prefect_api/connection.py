@@ -142,7 +142,7 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
 REQUEST_SECONDS = 10.0
 """Longest request: a server that hangs must not hold a study."""
 REQUEST_TRIES = 2
-"""Further tries of a request that failed."""
+"""Further tries of a request, or of the connection for events, that failed."""
 
 
 @contextmanager
@@ -184,7 +184,8 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
     if settings.api.key is None:  # by default each event that a dead server does not take is tried again for seconds
-        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=0)
+        # without any further try, a server that was busy at the first loses all events that wait for the connection
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=REQUEST_TRIES)
     try:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield

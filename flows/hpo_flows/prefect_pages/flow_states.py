@@ -1,18 +1,11 @@
-"""States, names and parameters of a study's flow run, and the line with which its log begins where it failed."""
+"""Tags, parameters and final states of a study's flow run."""
 
 from __future__ import annotations
 
 import json
-import logging
-from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
-import psutil
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import LogCreate
 from prefect.client.schemas.objects import State
-from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from hpo_core.cli.output import best_line
@@ -25,11 +18,8 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import failed_words
 from hpo_core.views.rungs import halt_words
 
-_LINE_LENGTH = 100_000
-"""Most characters of a line."""
 _MOST_SHOWN = 20_000
 """Most characters of a setting among the parameters of a flow run."""
-log = logging.getLogger("hpo.prefect")
 
 
 def tags_of(spec: StudySpec) -> list[str]:
@@ -67,35 +57,4 @@ def end_state(study: Study, cure: str) -> State[Any]:
 
 
 def failed(message: str) -> State[Any]:
-    """The state Failed of the present flow run, whose log begins with these words."""
-    words = masked(terminal_text(message, lines=True))
-    tell_first(words)
-    return Failed(message=words)
-
-
-def tell_first(reason: str) -> None:
-    """Have the log of the present flow run begin with why it failed.
-
-    A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
-    message, which is a tab away. The line has the time at which the process began, and says when it was written.
-    """
-    if flow_run.id is None:
-        return
-    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
-    words = f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}"
-    try:
-        with get_client(sync_client=True) as client:
-            client.create_logs([log_line(UUID(flow_run.id), logging.ERROR, words, began)])
-    except Exception as error:  # the state has the reason
-        log.debug("the reason at the top of the log: %s", error)
-
-
-def log_line(flow_run: UUID, level: int, words: str, when: datetime) -> LogCreate:
-    timestamp: Any = when
-    return LogCreate(
-        name="hpo",
-        level=level,
-        message=masked(words)[:_LINE_LENGTH],
-        timestamp=timestamp,
-        flow_run_id=flow_run,
-    )
+    return Failed(message=masked(terminal_text(message, lines=True)))

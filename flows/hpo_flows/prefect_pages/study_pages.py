@@ -1,4 +1,4 @@
-"""The log and the artifacts of a study in its Prefect flow run, as the journal tells of them.
+"""The log and the artifact of a study in its Prefect flow run, as the journal tells of them.
 
 A thread of the flow's process only reads the journal, so what happens in Prefect neither delays nor ends training, but
 for an interrupt. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
-import httpx
+from prefect import get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import LogCreate
 from prefect.exceptions import Pause
 from prefect.states import Running
 
@@ -29,9 +28,8 @@ from hpo_core.model.trial import RESULTS
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
-from hpo_flows.prefect_pages.artifacts import StudyArtifacts
-from hpo_flows.prefect_pages.flow_states import log_line
-from hpo_flows.progress import Pace, ResultLines, standing
+from hpo_flows.prefect_pages.artifacts import StudyArtifact
+from hpo_flows.progress import ResultLines, standing
 
 POLL_SECONDS = 0.3
 EACH = 100
@@ -40,8 +38,6 @@ JOURNAL_SECONDS = 5.0
 """Until a journal that cannot be reached is tried again."""
 QUIET_SECONDS = 120.0
 """Until the log of a study says how far it is, where nothing else was said."""
-_LINES = 200
-"""Lines of a log that are sent together."""
 log = logging.getLogger("hpo.prefect")
 
 
@@ -86,7 +82,7 @@ class StudyPages(Observer):
         self._ended = threading.Event()
         self._interrupt: BaseException | None = None
         self._above: list[UUID] | None = None
-        self._lines: list[LogCreate] = []
+        self._logger: Any = log
         self._reports = 0
         self._failures: set[str] = set()
         """Messages of failures that are in the log."""
@@ -100,6 +96,7 @@ class StudyPages(Observer):
     def begin(self, study: Study) -> StudyPages:
         """Begin with what the study records next."""
         self._driven, self._start, self._began = study, study.seq, time.time()
+        self._logger = get_run_logger()
         # of the flow run's context, which has the settings of its Prefect
         self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
         self._thread.start()
@@ -127,7 +124,7 @@ class StudyPages(Observer):
             return False
         if self._study is not None and self.links:
             with get_client(sync_client=True) as client:
-                self._artifacts.update(client, self.links)
+                self._artifact.update(client, self.links)
         return True
 
     # In a thread.
@@ -145,8 +142,7 @@ class StudyPages(Observer):
                     self._ended.wait(POLL_SECONDS)
             with contextlib.suppress(Exception):  # the API went away at this moment
                 if self._study is not None:
-                    self._artifacts.update(client)
-                self._send_log(client)
+                    self._artifact.update(client)
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
         if time.monotonic() - self._asked >= ASK_SECONDS:
@@ -198,10 +194,9 @@ class StudyPages(Observer):
             self._show(entry)
         assert self._study is not None
         if not to_end and time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._pace)}", time.time())
+            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.pace)}")
         try:
-            self._artifacts.on_tick(client)
-            self._send_log(client)
+            self._artifact.on_tick(client)
         except Exception as error:  # also an assertion of Prefect's client
             log.debug("Prefect's pages are not up to date: %s", error)
             return False
@@ -215,11 +210,10 @@ class StudyPages(Observer):
         except StudyNotFoundError:
             return False
         self._study = study
-        self._artifacts = StudyArtifacts(study, self._flow_run, began=self._began)
+        self._artifact = StudyArtifact(study, self._flow_run, began=self._began)
         self._result_lines = ResultLines(study)
-        self._pace = Pace(study)
         for notice in notices_of(study):
-            self._write(logging.WARNING, notice, time.time())
+            self._write(logging.WARNING, notice)
         return True
 
     def _news(self) -> list[Entry]:
@@ -239,24 +233,14 @@ class StudyPages(Observer):
             if report.outcome not in RESULTS and failures < EACH:
                 self._failures.add(report.message)
             if self._reports < EACH or len(self._failures) > failures:
-                self._write(logging.INFO, line, entry.time)
+                self._write(logging.INFO, line)
             self._reports += 1
         if news := self._result_lines.news():
-            self._write(logging.WARNING, news, entry.time)
+            self._write(logging.WARNING, news)
 
-    def _write(self, level: int, words: str, at: float) -> None:
+    def _write(self, level: int, words: str) -> None:
         self._written = time.monotonic()
-        self._lines.append(log_line(self._flow_run, level, words, datetime.fromtimestamp(at, UTC)))
-
-    def _send_log(self, client: SyncPrefectClient) -> None:
-        while self._lines:
-            try:
-                client.create_logs(self._lines[:_LINES])
-            except httpx.HTTPStatusError as error:  # the server refuses them, and would again
-                if error.response.status_code >= 500:
-                    raise
-                log.warning("lines of the flow run's log are missing: %s", error)
-            del self._lines[:_LINES]
+        self._logger.log(level, words)
 
 
 def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:
