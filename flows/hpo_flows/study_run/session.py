@@ -39,7 +39,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
-from hpo_core.views.failure_reasons import another_name, no_result_words
+from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.wiring import wire
@@ -131,6 +131,12 @@ class Session:
         self._force = force
         self._extend = extend
         self._objective = objective
+        self.action = "tune" if spec is not None else "extend" if extend else "resume"
+        """Begins the name of its flow run; of a rerun, too."""
+        self.cure: Callable[[Study], str] = cure_words
+        """Words about a study that gave up, or has no result."""
+        self.ended: Callable[[Study, Summary], None] = lambda study, summary: None
+        """Called once the study has ended by itself, before Prefect is waited for."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
         self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
