@@ -8,14 +8,10 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES
-from hpo_core.model.errors import StorageError
 from hpo_core.model.file_urls import settled_database
-from hpo_core.study import Study
-from hpo_flows.deployed import study_runs
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
-from hpo_flows.deployed.study_runs import deployed_home, resumed
-from tests.conftest import make_spec
+from hpo_flows.deployed.study_runs import deployed_home
 
 
 @pytest.mark.parametrize(
@@ -67,18 +63,3 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
         settled_environment()
     monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
     assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
-
-
-def test_a_run_that_cannot_leave_its_note_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests")
-    journal = deployed_home().open_journal()
-    Study.create(make_spec(objective="tests.flows.objectives:good"), journal)
-
-    def full(*_arguments: object) -> None:
-        raise StorageError("the disk is full")
-
-    monkeypatch.setattr(study_runs, "note", full)
-    with pytest.raises(StorageError, match="full"):
-        resumed("world", uuid4(), 0, take_over=False)
-    assert journal.info("world").owner is None
