@@ -29,12 +29,9 @@ from prefect.task_engine import run_task_async
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.events import StudyExtended
 from hpo_core.model.trial import RESULTS, Generation, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.states import attempt_state
@@ -429,24 +426,20 @@ class StudyTasks:
         self._ending.set()
 
 
-def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
+def is_per_rung(study: Study) -> bool:
     """True if a study has a task run per rung, and not per job (``prefect`` of the spec)."""
-    jobs = expected_jobs(spec, extra)
-    tasks = spec.prefect.tasks
+    jobs, prefect = expected_jobs(study), study.spec.prefect
     few = jobs is not None and jobs <= JOB_GRAIN_LIMIT
-    return tasks == "rungs" or (tasks != "jobs" and not few and not spec.prefect.tags)
+    return prefect.tasks == "rungs" or (prefect.tasks != "jobs" and not few and not prefect.tags)
 
 
-def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
-    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
+def expected_jobs(study: Study) -> int | None:
+    """Jobs of a study if nothing fails, mispromotions aside.
 
     Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
     """
-    method = create_method(spec)
-    if extra:
-        method.apply(StudyExtended(extra))
-    rungs = method.rungs()
-    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
-    if spec.stop.total_resource is not None:
-        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
+    rungs, total = study.method.rungs(), study.spec.stop.total_resource
+    known = [] if is_unlimited(study.spec) else [sum(rung.expected for rung in rungs)]
+    if total is not None:
+        known.append(total // min(rung.level for rung in rungs) + 1)
     return min(known, default=None)

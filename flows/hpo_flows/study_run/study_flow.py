@@ -163,7 +163,7 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
         made = StudyTasks(
             executor,
             study.spec.metric.name,
-            per_job=not is_per_rung(study.spec, study.state.extra_configs),
+            per_job=not is_per_rung(study),
             tags=study.spec.prefect.tags,
             full=partial(full_groups, study),
         )
