@@ -23,11 +23,10 @@ from hpo_flows.deployed.form import (
     TrialNumber,
     study_of,
 )
-from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
-    deployed_home,
     drive_to_end,
     recorded_study,
     resumed,
@@ -92,7 +91,7 @@ def rerun(form: RerunForm) -> State[Any]:
     run = this_flow_run()
     recorded_study(form.study)
     name = form.name or dated_name(form.study, run)
-    with closing(deployed_home().read_journal()) as journal, damage_named(journal, form.study):
+    with closing(home_here().read_journal()) as journal, damage_named(journal, form.study):
         spec = rerun_spec(list(journal.entries(form.study)), name, trials=form.trials)
     return begin("rerun", run, spec)
 

@@ -315,17 +315,12 @@ def home_here() -> Home:
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None:
-        refuse_relative_places()
+    if deployment.id is not None:  # whose process may start in a folder of its own that is removed at its end
+        _refuse_relative_places()
     return Home()
 
 
-def refuse_relative_places() -> None:
-    """A flow run's process may start in a folder of its own that is removed at its end.
-
-    Raises:
-        NotAllowedError: home, journal or MLflow would lie in it.
-    """
+def _refuse_relative_places() -> None:
     if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
         raise NotAllowedError(
             "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "

@@ -12,13 +12,12 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 
-from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.spec.same_study import differing_setting
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.study_run.session import Session
@@ -27,7 +26,7 @@ from hpo_flows.study_run.study_flow import drive
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
-    home = deployed_home()
+    home = home_here()
     Permissions.of_environment().check(spec)
     if is_started_again(run):
         try:
@@ -60,19 +59,14 @@ def resumed(study: str, run: FlowRun, configs: int = 0, *, take_over: bool = Fal
         ) from None
     force = take_over and not is_started_again(run)
     try:
-        return Session(deployed_home(), study, force=force, extend=max(0, configs - asked))
+        return Session(home_here(), study, force=force, extend=max(0, configs - asked))
     except StudyBusyError as error:
         raise StudyBusyError(f"{error} In the form of `resume` that is take_over.") from None
 
 
-def deployed_home() -> Home:
-    refuse_relative_places()
-    return Home()
-
-
 def recorded_study(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
-    with closing(deployed_home().read_journal()) as journal:
+    with closing(home_here().read_journal()) as journal:
         Permissions.of_environment().check(Study.current_spec(study, journal))
         return Study.open(study, journal, reading=True)
 
