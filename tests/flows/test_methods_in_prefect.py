@@ -72,7 +72,8 @@ def run_study(hpo: Runner, method: str, *, twice: bool, **changes: Any) -> tuple
     inside = journals[0]
     assert list(decided(inside)) == list(decided(journals[-1]))
     (flow,) = flow_runs(hpo, f"tune-in-{method}")
-    assert flow["state_type"] == "COMPLETED"
+    assert flow["state_type"] == "COMPLETED" and flow["parameters"]["name"] == f"in-{method}"
+    assert {"hpo", f"in-{method}", changes["search"]["method"]} <= set(flow["tags"])
     return inside, task_runs(hpo, flow, count=granted(inside) + 1)
 
 
@@ -92,11 +93,13 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
     assert {run["state_type"] for run in runs} == {"COMPLETED"}
     holders = {run["id"]: run["name"] for run in runs if run["task_key"].startswith(holder)}
     jobs = [run for run in runs if run["task_key"].startswith("job")]
-    assert all(parents(run)[0] in holders for run in jobs)
+    assert all(parents(run)[0] in holders and run["state"]["message"].startswith("loss = ") for run in jobs)
+    assert all(run["tags"] == [] for run in jobs), "a task with a tag asks the API before it begins"
     if method == "pbt":
         assert sorted(holders.values()) == ["generation 0", "generation 1", "generation 2"]
         assert Counter(holders[parents(run)[0]] for run in jobs) == dict.fromkeys(holders.values(), 3)
     else:
+        assert all(name.startswith("rung ") and " of bracket " in name for name in holders.values())
         for run in jobs:
             assert holders[parents(run)[0]].endswith(f"to {run['name'].rpartition('-> ')[2]}")
 

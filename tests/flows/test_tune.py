@@ -99,17 +99,6 @@ def test_everything_on(hpo: Runner) -> None:
     assert 11 <= len(live) <= 24, "superseded checkpoints are removed, paused trials keep theirs"
 
 
-@pytest.mark.slow
-def test_extend_and_rerun(hpo: Runner) -> None:
-    first = hpo.json("tune", hpo.study())
-    more = hpo.json("extend", "toy", "--configs", "6")
-    assert more["trials"] == 18 and more["jobs"] > first["jobs"]
-    again = hpo.json("rerun", "toy", "--as", "toy-again")
-    assert again["jobs"] == more["jobs"] and again["best"] == more["best"]
-    assert metrics(hpo, "toy") == metrics(hpo, "toy-again"), "every rung of every trial, bit for bit"
-    assert "clean" in hpo("audit", "toy-again")
-
-
 def metrics(hpo: Runner, study: str) -> dict[tuple[int, int], Any]:
     """(trial, resource) to metrics, from the journal."""
     found = {}
