@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -25,6 +26,7 @@ from hpo_flows.progress import Pace
 SOONEST = 4.0
 """Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
 LATEST = 60.0
+log = logging.getLogger("hpo.prefect")
 
 
 def artifact_key(study: str, what: str) -> str:
@@ -115,27 +117,26 @@ def _address(url: str) -> str:
 class StudyArtifact:
     """The artifact of one flow run: made once, then changed in place; new versions would fill the timeline with dots.
 
-    Args:
-        flow_run: the flow run it belongs to.
-        began: when its controller began, in seconds since the epoch.
+    It is drawn in the thread of the study's loop, and sent by another.
     """
 
-    def __init__(self, study: Study, flow_run: UUID, *, began: float) -> None:
+    def __init__(self, study: Study, flow_run: UUID) -> None:
         self._study = study
         self._flow_run = flow_run
-        self.pace = Pace(study, before=max(0.0, time.time() - began))
+        self.pace = Pace(study)
         self._made: UUID | None = None
-        self._shown: ArtifactUpdate | None = None
+        self._drawn: ArtifactUpdate | None = None
+        self._sent: ArtifactUpdate | None = None
         self._due = 0.0
 
-    def on_tick(self, client: SyncPrefectClient) -> None:
-        """Bring it up to date where that is due."""
+    def on_tick(self) -> None:
+        """Draw it anew where that is due."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + min(LATEST, max(SOONEST, self.pace.elapsed() / 60))
-            self.update(client)
+            self.draw()
 
-    def update(self, client: SyncPrefectClient, links: Mapping[str, str] | None = None) -> None:
-        """Bring it up to date now.
+    def draw(self, links: Mapping[str, str] | None = None) -> None:
+        """Draw it as of now.
 
         Args:
             links: title to target, for example MLflow and the report; see :func:`study_markdown`.
@@ -143,14 +144,22 @@ class StudyArtifact:
         study = self._study
         words, why = self._words(), _halted(study)
         described = f"{why}; study {study.name}: {words}" if why else f"Study {study.name}: {words}"
-        update = ArtifactUpdate(data=study_markdown(study, words, links or {}), description=described)
+        try:
+            self._drawn = ArtifactUpdate(data=study_markdown(study, words, links or {}), description=described)
+        except Exception:  # a page is no reason to end a study
+            log.exception("the page of study %r cannot be drawn", study.name)
+
+    def send(self, client: SyncPrefectClient) -> None:
+        """Have Prefect show what was drawn last."""
+        if (drawn := self._drawn) is None or drawn == self._sent:
+            return
         if self._made is None:
-            key, text = artifact_key(study.name, "study"), update.model_dump(exclude_unset=True)
+            key, text = artifact_key(self._study.name, "study"), drawn.model_dump(exclude_unset=True)
             made = ArtifactCreate(key=key, type="markdown", flow_run_id=self._flow_run, **text)
             self._made = client.create_artifact(made).id
-        elif update != self._shown:
-            client.update_artifact(self._made, update)
-        self._shown = update
+        else:
+            client.update_artifact(self._made, drawn)
+        self._sent = drawn
 
     def _words(self) -> str:
         study = self._study

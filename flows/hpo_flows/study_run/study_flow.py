@@ -13,6 +13,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -26,7 +27,6 @@ from prefect.states import Cancelled
 
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
@@ -149,15 +149,12 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
     """
     mask_logs()
     run, earlier = label_run(session, owns_run=owns_run)
-    url = session.journal_url
-    pages = StudyPages(
-        session.name,
-        lambda: open_journal(url, reading=True),
-        flow_run=run,
-        say=session.say,
-        heeds_runs=owns_run,
-    )
     tasks: list[StudyTasks] = []
+    pages: list[StudyPages] = []
+
+    def show(study: Study) -> StudyPages:
+        pages.append(StudyPages(study, flow_run=run, say=session.say, heeds_runs=owns_run))
+        return pages[-1].start()
 
     def wrap(study: Study, executor: Executor) -> Executor:
         made = StudyTasks(
@@ -174,36 +171,30 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
         return made
 
     session.wrap = wrap
-    session.add_observer(pages.begin)
-    seconds = INTERRUPTED_SECONDS
+    session.add_observer(show)
+    seconds, links = INTERRUPTED_SECONDS, dict[str, str]()
     try:
         study, summary = session.run()
         seconds = LAST_SECONDS
         session.ended(study, summary)
-        pages.links = summary.links
+        links = summary.links
         return study
     finally:
         session.wait_for("showing its end in Prefect")
-        if not _show_end(tasks, pages, run, earlier, time.monotonic() + seconds):
+        deadline = time.monotonic() + seconds
+        for each in tasks:
+            each.close(max(0.0, deadline - time.monotonic()))
+        begun = [one for each in tasks for one in each.begun]
+        is_shown = False
+        with suppress(Exception), get_client(sync_client=True) as client:  # of an API that went away at this moment
+            is_shown = (
+                wait_for_return(deadline)
+                and set_differing(client, run, begun, deadline=deadline, earlier=earlier)
+                and all(each.finish(deadline, links) for each in pages)
+            )
+        if not is_shown:
             wait_no_more()
             session.say("Prefect does not show all of this study: its API does not answer. The journal has it.")
-
-
-def _show_end(tasks: list[StudyTasks], pages: StudyPages, run: UUID, earlier: set[UUID], deadline: float) -> bool:
-    # End the tasks, and have Prefect show all of a study; returns whether it does.
-    pages.close()
-    for each in tasks:
-        each.close(max(0.0, deadline - time.monotonic()))
-    try:
-        with get_client(sync_client=True) as client:
-            return (
-                wait_for_return(deadline)
-                and all(set_differing(client, run, each.begun, deadline=deadline, earlier=earlier) for each in tasks)
-                and pages.finish(deadline)
-            )
-    except Exception as error:  # the API went away at this moment
-        log.debug("the end of the study is not shown: %s: %s", type(error).__name__, error)
-        return False
 
 
 def label_run(session: Session, *, owns_run: bool) -> tuple[UUID, set[UUID]]:
