@@ -141,15 +141,16 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
 
 REQUEST_SECONDS = 10.0
 """Longest request: a server that hangs must not hold a study."""
-REQUEST_TRIES = 2
-"""Further tries of a request, or of the connection for events, that failed."""
+RECONNECTIONS = 2
+"""Further tries of the connection for events."""
 
 
 @contextmanager
 def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None]:
     """Have all of Prefect in this process wait for its API for a limited time while this is open.
 
-    Not by environment variables: the processes of a study inherit those, and its training functions print them.
+    Requests are tried again as often as Prefect does (a busy server refuses some), until ``api_watch`` finds the API
+    away. Not by environment variables: the processes of a study inherit those, and its training functions print them.
 
     Args:
         api_url: use this API; None: that of the settings.
@@ -164,14 +165,12 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         PREFECT_API_REQUEST_TIMEOUT,
         PREFECT_API_URL,
         PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
-        PREFECT_CLIENT_MAX_RETRIES,
         PREFECT_SERVER_EPHEMERAL_ENABLED,
     )
 
     before, client = context.GLOBAL_SETTINGS_CONTEXT, EventsWorker._client_override
     updates: dict[Any, Any] = {
         PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
-        PREFECT_CLIENT_MAX_RETRIES: REQUEST_TRIES,
         PREFECT_SERVER_EPHEMERAL_ENABLED: False,
     }
     if api_url is not None:
@@ -185,7 +184,7 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
     if settings.api.key is None:  # by default each event that a dead server does not take is tried again for seconds
         # without any further try, a server that was busy at the first loses all events that wait for the connection
-        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=REQUEST_TRIES)
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=RECONNECTIONS)
     try:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield

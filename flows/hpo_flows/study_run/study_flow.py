@@ -89,7 +89,8 @@ def run_study(session: Session, *, after: Any = None) -> None:
         if not is_over:  # its flow run could not be made
             if is_in_flow_run() or isinstance(error, HpoError):
                 raise
-            session.say(f"Prefect does not run this study, which goes on ({type(error).__name__}: {error}).")
+            goes_on = "goes on without its concurrency limits" if session.spec.prefect.tags else "goes on"
+            session.say(f"Prefect does not run this study, which {goes_on} ({type(error).__name__}: {error}).")
             session.ended(*session.run())
             return
         if not api_is_unreachable():  # else it was said
