@@ -141,21 +141,32 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
 
 REQUEST_SECONDS = 10.0
 """Longest request: a server that hangs must not hold a study."""
-RECONNECTIONS = 2
-"""Further tries of the connection for events."""
+REQUEST_TRIES = 2
+"""Further tries of a request, or of the connection for events, that failed while a study runs."""
+_patient: Any = None
+"""Prefect's settings while ``patient_prefect`` is open."""
+
+
+def wait_less() -> None:
+    """Have requests tried less often than Prefect does, from the moment at which a study's flow run is made.
+
+    Before, a busy server may refuse some; afterwards the study would wait. Without effect in a flow of the user's.
+    """
+    if _patient is not None:
+        _patient.client.max_retries = REQUEST_TRIES
 
 
 @contextmanager
 def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None]:
     """Have all of Prefect in this process wait for its API for a limited time while this is open.
 
-    Requests are tried again as often as Prefect does (a busy server refuses some), until ``api_watch`` finds the API
-    away. Not by environment variables: the processes of a study inherit those, and its training functions print them.
+    Not by environment variables: the processes of a study inherit those, and its training functions print them.
 
     Args:
         api_url: use this API; None: that of the settings.
         auth: its password.
     """
+    global _patient
     from prefect import context
     from prefect.events.clients import PrefectEventsClient
     from prefect.events.worker import EventsWorker
@@ -179,12 +190,12 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
             PREFECT_API_AUTH_STRING: auth,
             PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
         }
-    settings = before.settings.copy_with_update(updates=updates)
+    _patient = settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
     if settings.api.key is None:  # by default each event that a dead server does not take is tried again for seconds
         # without any further try, a server that was busy at the first loses all events that wait for the connection
-        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=RECONNECTIONS)
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=REQUEST_TRIES)
     try:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
@@ -192,5 +203,5 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away, see api_watch.py
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
             worker.drain_all(timeout=seconds)
-        context.GLOBAL_SETTINGS_CONTEXT = before
+        context.GLOBAL_SETTINGS_CONTEXT, _patient = before, None
         EventsWorker._client_override = client

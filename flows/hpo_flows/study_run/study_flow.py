@@ -31,7 +31,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
 from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
-from hpo_flows.prefect_api.connection import is_in_flow_run
+from hpo_flows.prefect_api.connection import is_in_flow_run, wait_less
 from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
 from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
 from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
@@ -62,6 +62,7 @@ def run_study(session: Session, *, after: Any = None) -> None:
 
     def body() -> State[Any]:
         nonlocal is_over
+        wait_less()
         if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
         try:
