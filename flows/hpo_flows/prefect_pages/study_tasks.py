@@ -132,7 +132,7 @@ class _Group:
     at: dict[JobKey, int] = field(default_factory=dict)
     """Epoch that each model is in; 0 until its first unit begins. Of hopping studies."""
     epochs: dict[int, _Group] = field(default_factory=dict)
-    """Those that some model is in or before."""
+    """Epochs that some model is in or before."""
     models: int = 0
     """Models that have entered the epoch."""
 
