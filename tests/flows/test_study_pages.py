@@ -23,8 +23,8 @@ from hpo_core.views.failure_reasons import cure_words
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.prefect_pages import study_pages
-from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.prefect_pages.tune_flow import end_state
 from tests.conftest import completed, failed, make_spec
 
 

@@ -14,13 +14,13 @@ from pydantic import Field
 from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
-from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import (
     FormPart,
     Seed,
     StudyForm,
     StudyName,
     TrialNumber,
+    form_flow,
     study_of,
 )
 from hpo_flows.deployed.permissions import Permissions, home_here

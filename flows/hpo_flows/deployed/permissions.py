@@ -289,11 +289,8 @@ class Permissions:
                 "there. Put the code elsewhere."
             )
         if not any(folder.is_relative_to(root) for root in self.import_folders):
-            raise NotAllowedError(
-                f"pythonpath = {entry!r} is not allowed here: objectives are imported from "
-                f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
-                "can add it to HPO_IMPORT_FOLDERS."
-            )
+            folders = [*map(str, self.import_folders)]
+            raise _not_listed(f"pythonpath = {entry!r}", folders, variable="HPO_IMPORT_FOLDERS")
 
 
 def _defines(module: str, name: str, folders: Sequence[str]) -> bool:

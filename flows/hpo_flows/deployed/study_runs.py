@@ -19,7 +19,7 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
-from hpo_flows.prefect_pages.flow_states import end_state
+from hpo_flows.prefect_pages.tune_flow import end_state
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive
 
