@@ -51,7 +51,7 @@ def run_of(count: int) -> FlowRun:
 
 def started(configs: int, *, dies: bool = False) -> int:
     """A process of a run, up to its death; returns how many configurations it asks for."""
-    session = resumed("toy", run_of(1), configs)
+    session = resumed("toy", configs)
     extend = session._extend
     if extend and not dies:
         study = Study.open("toy", session.journal)
@@ -74,14 +74,9 @@ def test_configurations_are_asked_for_once(home: Home) -> None:
 def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other: Owner) -> None:
     journal: SqlJournal = home.open_journal()
     epoch = journal.claim("toy", other)
-    with pytest.raises(StudyBusyError, match=f"process {other.pid}.*take_over"):
-        resumed("toy", run_of(2), take_over=True)
-    with pytest.raises(StudyBusyError, match="Wait for it or end it"):
-        resumed("toy", run_of(2))
+    with pytest.raises(StudyBusyError, match=f"process {other.pid}.*Wait for it or end it"):
+        resumed("toy")
     assert journal.info("toy").epoch == epoch, "nothing was taken"
-    session = resumed("toy", run_of(1), take_over=True)
-    assert session._force, "who asks for it gets it"
-    session.close()
 
 
 def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,4 +98,4 @@ def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.
 
 def test_a_study_that_its_run_never_began_is_to_be_retried(home: Home) -> None:
     with pytest.raises(StudyNotFoundError, match="'never'.*is to be retried, not resumed"):
-        resumed("never", run_of(1))
+        resumed("never")

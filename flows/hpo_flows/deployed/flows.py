@@ -65,16 +65,12 @@ class ResumeForm(FormPart):
         description="Go on until the study has so many configurations beyond those that it began with, in all: 8, and "
         "later 20 for 12 more.",
     )
-    take_over: bool = Field(
-        default=False, description="Even if another run seems to drive it still; that one can then write nothing more."
-    )
 
 
 @form_flow("resume")
 def resume(form: ResumeForm) -> State[Any]:
     """Go on with a study that was cancelled, halted, or whose flow run crashed."""
-    session = resumed(form.study, this_flow_run(), form.configs, take_over=form.take_over)
-    return drive_to_end(session, "resume")
+    return drive_to_end(resumed(form.study, form.configs), "resume")
 
 
 class RerunForm(FormPart):

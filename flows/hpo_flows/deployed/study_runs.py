@@ -12,7 +12,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 
-from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
+from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.spec.same_study import differing_setting
 from hpo_core.study import Study
@@ -28,25 +28,20 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
     home = home_here()
     Permissions.of_environment().check(spec)
-    if is_started_again(run):
+    if run.run_count > 1:
         try:
             if not differing_setting(recorded_study(spec.study).spec, spec):
-                return drive_to_end(resumed(spec.study, run), action)
+                return drive_to_end(resumed(spec.study), action)
         except StudyNotFoundError:
             pass  # it ended before the study's first entry
     return drive_to_end(Session(home, spec.study, spec=spec), action)
 
 
-def is_started_again(run: FlowRun) -> bool:
-    return run.run_count > 1
-
-
-def resumed(study: str, run: FlowRun, configs: int = 0, *, take_over: bool = False) -> Session:
+def resumed(study: str, configs: int = 0) -> Session:
     """Claim a recorded study for a flow run.
 
     Args:
         configs: configurations that it is to have beyond its own, those asked for before included.
-        take_over: even if somebody else drives it; not where the run is started again, which may be long afterwards.
 
     Raises:
         StudyBusyError: somebody else drives it.
@@ -57,11 +52,7 @@ def resumed(study: str, run: FlowRun, configs: int = 0, *, take_over: bool = Fal
         raise StudyNotFoundError(
             f"{error} A run that ended before its study began is to be retried, not resumed."
         ) from None
-    force = take_over and not is_started_again(run)
-    try:
-        return Session(home_here(), study, force=force, extend=max(0, configs - asked))
-    except StudyBusyError as error:
-        raise StudyBusyError(f"{error} In the form of `resume` that is take_over.") from None
+    return Session(home_here(), study, extend=max(0, configs - asked))
 
 
 def recorded_study(study: str) -> Study:
