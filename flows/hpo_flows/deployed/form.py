@@ -114,9 +114,9 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
 
     def decorate(function: Callable[[Any], Any]) -> Flow[..., Any]:
         form: type[FormPart] = next(iter(get_type_hints(function).values()))
-        drawn = form_parameters(form.form())
+        shown = form_parameters(form.form())
         kind = Parameter.POSITIONAL_OR_KEYWORD
-        names = [*drawn.parameters, *(name for name in form.settings()["properties"] if name not in drawn.parameters)]
+        names = [*shown.parameters, *(name for name in form.settings()["properties"] if name not in shown.parameters)]
         signature = Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
 
         @wraps(function)
@@ -135,7 +135,7 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
 
         run.__signature__ = signature  # type: ignore[attr-defined]
         made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
-        made.__signature__ = drawn  # type: ignore[attr-defined]
+        made.__signature__ = shown  # type: ignore[attr-defined]
         return made
 
     return decorate
