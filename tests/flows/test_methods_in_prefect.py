@@ -71,19 +71,15 @@ def run_study(hpo: Runner, method: str, *, twice: bool, **changes: Any) -> tuple
         journals.append(entries(hpo, name))
     inside = journals[0]
     assert list(decided(inside)) == list(decided(journals[-1]))
-    (flow,) = flow_runs(hpo, f"tune-in-{method}")
+    flow = flow_runs(hpo, f"tune-in-{method}")[-1]
     assert flow["state_type"] == "COMPLETED" and flow["parameters"]["name"] == f"in-{method}"
     assert {"hpo", f"in-{method}", changes["search"]["method"]} <= set(flow["tags"])
     return inside, task_runs(hpo, flow, count=granted(inside) + 1)
 
 
-TWICE = pytest.mark.parametrize("twice", [pytest.param(False, id="once"), pytest.param(True, marks=pytest.mark.slow)])
-
-
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "pbt" else pytest.mark.slow) for name in SEARCHES]
+    ("method", "twice"), [("pbt", False), *(pytest.param(name, True, marks=pytest.mark.slow) for name in SEARCHES)]
 )
-@TWICE
 def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runner, method: str, twice: bool) -> None:
     inside, runs = run_study(hpo, method, twice=twice, search=SEARCHES[method])
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)
@@ -105,13 +101,12 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
 
 
 @pytest.mark.slow
-@TWICE
-def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path, twice: bool) -> None:
+def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0, 1], validation=1)
     inside, runs = run_study(
         hpo,
         "hopping",
-        twice=twice,
+        twice=True,
         objective="tests.hopping.hopping_objectives:train",
         metric={"name": "val_loss", "mode": "min"},
         space={"lr": {"type": "float", "low": 0.001, "high": 0.05, "log": True}},
