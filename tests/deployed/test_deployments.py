@@ -17,6 +17,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.deployed.deployment_server import PLANTED, TOY, Deployed, deployed, gone
 from tests.security.test_secrets_in_errors import contents
+from tests.waiting import eventually
 
 __all__ = ["deployed"]
 
@@ -171,7 +172,8 @@ def test_the_state_and_the_page_of_a_failed_run_begin_with_the_reason(deployed: 
         ended = deployed.ended(run)
         message = ended["state"]["message"]
         assert ended["state_type"] == "FAILED" and message.startswith(reason) and ".." not in message
-        assert any(line.startswith("Finished in state Failed") and reason in line for line in deployed.logs(run))
+        told = f'Finished in state Failed("{reason}' if "'" in reason else f"Finished in state Failed('{reason}"
+        eventually(lambda run=run, told=told: any(line.startswith(told) for line in deployed.logs(run)))
     shown = deployed.artifacts(halted)["failing-study"]
     assert shown.partition("\n\n")[2].startswith("**Halted: 5 trials failed before any succeeded"), shown
     described = {
