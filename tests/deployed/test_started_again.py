@@ -44,9 +44,8 @@ def other() -> Iterator[Owner]:
         yield Owner(current_owner().host, process.pid, process_start.started(process.pid))
 
 
-def run_of(count: int) -> FlowRun:
-    """A flow run that Prefect has started so many times."""
-    return FlowRun(flow_id=uuid4(), run_count=count)
+def run_named(name: str) -> FlowRun:
+    return FlowRun(flow_id=uuid4(), name=name)
 
 
 def started(configs: int, *, dies: bool = False) -> int:
@@ -88,12 +87,11 @@ def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.
 
     monkeypatch.setattr(study_runs, "drive_to_end", drive_to_end)
     spec = StudySpec.from_plain(TOY)
-    begin("tune", run_of(2), spec)
-    begin("tune", run_of(2), spec.model_copy(update={"study": "new"}))
+    begin("tune", run_named("tune-toy"), spec)
+    begin("tune", run_named("tune-new"), spec.model_copy(update={"study": "new"}))
     assert driven == [True, False], "the second died before its study began"
-    for run, again in ((run_of(1), spec), (run_of(2), spec.model_copy(update={"seed": 99}))):
-        with pytest.raises(StudyExistsError, match="'toy' exists already"):
-            begin("tune", run, again)
+    with pytest.raises(StudyExistsError, match="'toy' exists already"):
+        begin("tune", run_named("eager-macaw"), spec)
 
 
 def test_a_study_that_its_run_never_began_is_to_be_retried(home: Home) -> None:

@@ -14,7 +14,6 @@ from prefect.runtime import flow_run
 
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.spec import StudySpec
-from hpo_core.spec.same_study import differing_setting
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_flows.deployed.permissions import Permissions, home_here
@@ -28,10 +27,9 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
     home = home_here()
     Permissions.of_environment().check(spec)
-    if run.run_count > 1:
+    if run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
         try:
-            if not differing_setting(recorded_study(spec.study).spec, spec):
-                return drive_to_end(resumed(spec.study), action)
+            return drive_to_end(resumed(spec.study), action)
         except StudyNotFoundError:
             pass  # it ended before the study's first entry
     return drive_to_end(Session(home, spec.study, spec=spec), action)
