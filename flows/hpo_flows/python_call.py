@@ -254,6 +254,7 @@ def tune(
             cluster=settings,
             security=security,
             temporary=home is None,
+            in_python=True,
         )
         return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
 

@@ -96,7 +96,6 @@ class Permissions:
     # What a form offers.
 
     def study_files(self) -> list[str]:
-        """Paths of the study files, relative to the folder, sorted."""
         return sorted(self._specs())
 
     def known_objectives(self) -> list[str]:

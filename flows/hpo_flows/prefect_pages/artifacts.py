@@ -46,7 +46,7 @@ def best_markdown(study: Study) -> str:
         f"## {study.name}: trial {best.trial}",
         "",
         *halted,
-        f"**{reached}** after {best.resource} units of training{rule_words(study.spec)}",
+        f"**{reached}** after {best.resource} units of training{rule_words(study)}",
         "",
         *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
         *markdown_table(("parameter", "value"), ((name, str(_short(value))) for name, value in best.params.items())),
@@ -130,7 +130,6 @@ class StudyArtifact:
         self._due = 0.0
 
     def on_tick(self) -> None:
-        """Draw it anew where that is due."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + min(LATEST, max(SOONEST, self.pace.elapsed() / 60))
             self.draw()
@@ -150,7 +149,6 @@ class StudyArtifact:
             log.exception("the page of study %r cannot be drawn", study.name)
 
     def send(self, client: SyncPrefectClient) -> None:
-        """Have Prefect show what was drawn last."""
         if (drawn := self._drawn) is None or drawn == self._sent:
             return
         if self._made is None:
@@ -167,4 +165,4 @@ class StudyArtifact:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self.pace.elapsed())}."
         halted = study.state.halted is not None
         words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, driven=not halted)}"
-        return words if halted else f"{words}, {duration(self.pace.elapsed())} elapsed, ETA {self.pace.eta_text()}"
+        return words if halted else f"{words}, {duration(self.pace.elapsed())} elapsed{self.pace.eta_words()}"

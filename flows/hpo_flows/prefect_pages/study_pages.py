@@ -70,7 +70,6 @@ class StudyPages(Observer):
         self._thread: threading.Thread | None = None
 
     def start(self) -> StudyPages:
-        """Begin to show what is written."""
         # in the flow run's context, which has the settings of its Prefect
         self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
         self._thread.start()

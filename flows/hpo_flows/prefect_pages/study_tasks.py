@@ -230,11 +230,9 @@ class StudyTasks:
         self._call(self._enter_epoch, job, number)
 
     def now(self) -> float:
-        """Seconds on the executor's clock."""
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """Wait as the inner executor does; jobs whose tasks have their slots begin."""
         self._inbox = inbox
         self._submit_ready()
         goes_on = self._inner.wait(inbox, until)

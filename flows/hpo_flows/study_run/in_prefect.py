@@ -28,7 +28,8 @@ _FLOW = "hpo_flows.study_run.study_flow"  # which imports Prefect
 def drive_study(session: Session, *, prefect: bool, with_password: bool = False) -> None:
     """Drive a session's study as a Prefect flow: below the present one, or in the API of the settings, or in a server.
 
-    Where the home's own server does not start, the study runs without Prefect, and says so.
+    For a study that is over, nothing is started. Where the home's own server does not start, the study runs without
+    Prefect, and says so.
 
     Args:
         prefect: False drives it without Prefect.
@@ -37,6 +38,10 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
     Raises:
         HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
     """
+    if session.is_over:
+        session.inform(f"study {session.name} is finished: there is nothing left to train")
+        session.ended(*session.end_again())
+        return
     services = {"Prefect API": prefect, "MLflow projection": bool(session.trackers.uri)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")

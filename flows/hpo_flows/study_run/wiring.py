@@ -34,7 +34,6 @@ class NewsTeller(Observer):
         self._tell = tell
 
     def on_tick(self) -> None:
-        """Tell what is new."""
         self._tell()
 
 
