@@ -30,7 +30,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 CODE = sorted([*(ROOT / "hpo_core").rglob("*.py"), *(ROOT / "flows").rglob("*.py")])
-INTERNAL = {"HPO_FOLLOW", "HPO_ZYGOTE", "HPO_WORKER"}
+INTERNAL = {"HPO_FOLLOW", "HPO_ZYGOTE"}
 """Variables that one process sets for another; no person does."""
 OF_MOST = {"home", "journal", "as_json", "prefect"}
 """Options that a page of commands says once."""

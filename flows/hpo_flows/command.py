@@ -133,12 +133,12 @@ def deploy(
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy
 
-    found = deploy(file)
+    address, deployments = deploy(file)
     out.print(f"registered with work pool {POOL!r}:")
-    width = max((len(name) for name, _ in found.deployments), default=0)
-    for name, description in found.deployments:
+    width = max(map(len, deployments), default=0)
+    for name, description in deployments.items():
         out.print(f"  {name:<{width}}  {description}", soft_wrap=True)
-    out.print(f"Prefect UI: {found.address}", soft_wrap=True)
+    out.print(f"Prefect UI: {address}", soft_wrap=True)
     out.print("next: `hpo worker` runs what is started there", soft_wrap=True)
 
 

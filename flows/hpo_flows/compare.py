@@ -16,8 +16,7 @@ from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
-from hpo_flows.deployed.flow_run import form_flow
-from hpo_flows.deployed.form import FormPart
+from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import home_here
 from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.artifacts import artifact_key, markdown_table

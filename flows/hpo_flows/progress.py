@@ -368,31 +368,12 @@ def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
     Args:
         ended: leave out what runs, since nothing does any more.
     """
-    columns, rows = rung_cells(study, ended=ended)
-    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
-    kept = list(range(len(columns)))
-    for column in [name for name in ("", columns[-1], "running") if name in columns]:
-        if sum(sizes[k] + _GAP for k in kept) - _GAP > width:
-            kept.remove(columns.index(column))
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for k in kept:
-        table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
-    for cells, style in rows:
-        table.add_row(*(cells[k] for k in kept), style=style)
-    return table
-
-
-Rows = list[tuple[list[str | ProgressBar], str]]
-
-
-def rung_cells(study: Study, *, ended: bool = False) -> tuple[list[str], Rows]:
-    """Columns of the table of rungs (the bar's has no title), and the rows: cells and ``dim`` where nothing goes on."""
     views = bracket_views(study)
     several = len(views) > 1
     unlimited = is_unlimited(study.spec)
     went = "went on" if is_stopping(study.spec) else "promoted"
     columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
-    rows: Rows = []
+    rows: list[tuple[list[str | ProgressBar], str]] = []
     for view, rungs in _lines_of(views, whole=ended and len(views) <= FEW):
         whole = len(rungs) < len(view.rungs)
         for k, rung in enumerate(rungs):
@@ -406,12 +387,17 @@ def rung_cells(study: Study, *, ended: bool = False) -> tuple[list[str], Rows]:
             ]
             goes_on = not several or ended or view.state == "open"
             rows.append((cells, "" if rung.is_open and goes_on else "dim"))
-    if ended:
-        at = columns.index("running")
-        columns.pop(at)
-        for cells, _ in rows:
-            cells.pop(at)
-    return columns, rows
+    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
+    kept = [k for k, column in enumerate(columns) if not (ended and column == "running")]
+    for column in ("", went, "running"):
+        if sum(sizes[k] + _GAP for k in kept) - _GAP > width and (at := columns.index(column)) in kept:
+            kept.remove(at)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for k in kept:
+        table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
+    for cells, style in rows:
+        table.add_row(*(cells[k] for k in kept), style=style)
+    return table
 
 
 def _size(cell: str | ProgressBar) -> int:

@@ -256,8 +256,7 @@ def tune(
             temporary=home is None,
             in_python=True,
         )
-        action = "resume" if known else "tune"
-        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
+        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
 
 
 def _complete_copies(place: Home, known: Study, say: Callable[[str], None]) -> str | None:
@@ -327,14 +326,12 @@ def resume(
         session = Session(
             place, name, force=force, extend=configs, objective=changed, cluster=settings, security=security
         )
-        action = "extend" if configs else "resume"
         shown = prefect != "off"
-        return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
+        return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress, shown=shown)
 
 
 def _drive(
     session: Session,
-    action: str,
     *,
     callbacks: Sequence[Callback],
     fail_fast: bool,
@@ -349,9 +346,12 @@ def _drive(
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     session.trackers.say = log.info
+    session.cure = partial(_cure, session)
 
     def ended(study: Study, summary: Summary) -> None:
-        failures.append(failed_words(study, _cure(session, study)))
+        failures.append(failed_words(study, session.cure(study)))
+
+    session.ended = ended
 
     with one_interrupt():
         try:
@@ -360,7 +360,7 @@ def _drive(
                     session.add_observer(board)
                     session.wait_for = board.wait_for
                     session.say = session.trackers.say = write_line
-                drive_study(session, action, prefect=shown, cure=partial(_cure, session), ended=ended)
+                drive_study(session, prefect=shown)
                 if failures and failures[0]:
                     raise HpoError(failures[0])
         except KeyboardInterrupt as interrupt:

@@ -14,16 +14,15 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress_bar import ProgressBar
 
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
-from hpo_core.report.pictures import Bar, headline, line, table
+from hpo_core.report.pictures import headline
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.terminal.output import SafeConsole
 from hpo_core.terminal.without_terminal import LossyStream
-from hpo_flows.progress import BoardNotes, LiveBoard, PlainLines, drawn_board, redraw_seconds, rung_cells
+from hpo_flows.progress import BoardNotes, LiveBoard, PlainLines, drawn_board, redraw_seconds
 
 log = logging.getLogger("hpo.python")
 SLOWEST_SECONDS = 5.0
@@ -31,6 +30,7 @@ SLOWEST_SECONDS = 5.0
 MOST_WARNINGS = 10
 """Warnings of training functions that a notebook shows, the latest ones."""
 _WIDTH = 100
+_HTML = '<pre style="white-space:pre;line-height:1.3">{code}</pre>'
 _terminal = threading.Lock()
 """Held by the one study that has a board in the terminal; others write lines above it."""
 
@@ -143,7 +143,7 @@ class Cell:
 
 
 class NotebookBoard:
-    """The board in the cell of a notebook: HTML, and plain text where no HTML is shown."""
+    """The board of a terminal in the cell of a notebook."""
 
     def __init__(self, study: Study, cell: Cell) -> None:
         self._study = study
@@ -178,27 +178,10 @@ class NotebookBoard:
 
     def _draw(self) -> None:
         self._next = time.monotonic() + min(redraw_seconds(self._notes.elapsed()), SLOWEST_SECONDS)
-        self._cell.show({"text/plain": self._plain(), "text/html": self._html()})
-
-    def _plain(self) -> str:
-        console = Console(file=io.StringIO(), width=_WIDTH, force_jupyter=False, force_terminal=False)
+        console = Console(file=io.StringIO(), record=True, width=_WIDTH, force_jupyter=False, force_terminal=False)
         console.print(drawn_board(self._study, self._notes, _WIDTH))
         for words in self._warnings:
             console.print(words, style="yellow", markup=False, soft_wrap=True)
-        assert isinstance(console.file, io.StringIO)
-        return "\n".join(drawn.rstrip() for drawn in console.file.getvalue().splitlines())
-
-    def _html(self) -> str:
-        columns, rows = rung_cells(self._study, ended=self._notes.ended)
-        cells = [[_bar(cell) if isinstance(cell, ProgressBar) else cell for cell in row] for row, _ in rows]
-        parts = [
-            headline(self._study.name, self._notes.head()),
-            table(columns, cells, [style == "dim" for _, style in rows]),
-        ]
-        parts += [line(title, words) for title, words, _ in self._notes.lines()]
-        parts += [line("", words) for words in self._warnings]
-        return f'<div style="text-align:left">{"".join(parts)}</div>'
-
-
-def _bar(bar: ProgressBar) -> Bar:
-    return Bar(bar.completed / bar.total if bar.total else 0.0)
+        html = console.export_html(code_format=_HTML, inline_styles=True, clear=False)
+        text = "\n".join(line.rstrip() for line in console.export_text().splitlines())
+        self._cell.show({"text/plain": text, "text/html": html})

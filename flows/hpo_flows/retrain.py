@@ -17,9 +17,7 @@ from pydantic import Field
 from hpo_core.retraining.repeated_studies import absolute_path
 from hpo_core.security.masking import mask_logs
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
-from hpo_flows.deployed.flow_run import form_flow
-from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
-from hpo_flows.deployed.form import FormPart
+from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
@@ -65,7 +63,6 @@ def retrain(form: RetrainForm) -> State[Any]:
     meanwhile says so and ends as Skipped.
     """
     model, data, evaluate = form.model, form.data, form.evaluate
-    end_with_worker()
     mask_logs()
     place = home_here()
     if evaluate is not None:

@@ -384,7 +384,8 @@ class Retraining:
             with closing(Session(self.home, name, spec=None if known else spec)) as session:
                 session.start_cluster()
                 if is_in_flow_run():
-                    run_study(session, "resume" if known else "tune", cure=cure_in_python, after=after)
+                    session.cure = cure_in_python
+                    run_study(session, after=after)
                 else:
                     session.run()
             known = Study.open(name, self.journal, reading=True)

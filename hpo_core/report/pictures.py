@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from hpo_core.report.style import BEST, BLUE, FONT, scale, text
+from hpo_core.report.style import BEST, FONT, scale, text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.formatting import parameter_value, plural
@@ -93,48 +93,18 @@ _LONGEST = 200
 """Characters of a cell of a table."""
 
 
-class Bar:
-    """A bar in a cell of a table.
-
-    Args:
-        done: its filled part, from 0 to 1.
-    """
-
-    def __init__(self, done: float) -> None:
-        self.done = done
-
-    def html(self) -> str:
-        """The bar, 160 pixels wide."""
-        return (
-            '<div style="width:160px;height:8px;border-radius:4px;background:rgba(128,128,128,0.25)">'
-            f'<div style="width:{100 * min(self.done, 1):.0f}%;height:8px;border-radius:4px;'
-            f'background:{BLUE}"></div></div>'
-        )
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], dim: Sequence[bool] = ()) -> str:
-    """A table of escaped cells as wide as its content, in the notebook's own look.
-
-    Args:
-        dim: for each row, whether it is paler than the others.
-    """
-    style = "padding:2px 10px;text-align:{}"
-    left = [not name or name == "bracket" for name in head]
-    sides = [style.format("left" if one else "right") for one in left]
-    titles = "".join(f'<th style="{side}">{text(name)}</th>' for name, side in zip(head, sides, strict=True))
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table of escaped cells as wide as its content, in the notebook's own look."""
+    side = ' style="padding:2px 10px;text-align:right"'
+    titles = "".join(f"<th{side}>{text(name)}</th>" for name in head)
     body = ""
-    for place, row in enumerate(rows):
-        pale = ' style="opacity:0.55"' if place < len(dim) and dim[place] else ""
-        cells = "".join(f'<td style="{side}">{_cell(item)}</td>' for item, side in zip(row, sides, strict=True))
-        body += f"<tr{pale}>{cells}</tr>"
+    for row in rows:
+        cells = "".join(f"<td{side}>{text('–' if item is None else item, _LONGEST)}</td>" for item in row)
+        body += f"<tr>{cells}</tr>"
     return (
         '<div style="overflow-x:auto"><table style="margin:4px 0;border-collapse:collapse">'
         f"<thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _cell(item: object) -> str:
-    return item.html() if isinstance(item, Bar) else text("–" if item is None else item, _LONGEST)
 
 
 def line(title: str, words: str) -> str:

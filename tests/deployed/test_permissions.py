@@ -24,41 +24,13 @@ from tests.deployed.conftest import STUDY
 from tests.deployed.filled_forms import made
 
 OWN = ["fit", "load", "build", "Net", "Callable", "later"]
-
-
 FOREIGN = [
-    *(
-        "loads",
-        "dumps",
-        "delete",
-        "system",
-        "json",
-        "inner",
-        "os",
-        "os.remove",
-        "os.path.join",
-        "files",
-        "walk",
-        "where",
-        "erase",
-    ),
-    *("fit_small", "fit_object", "fit_lambda", "fit_alias", "fit_inner", "fit_of_inner", "fit_either", "on_purpose"),
-    *("clear", "clear_alias", "read", "erase_too", "either", "looked_up", "one_of", "typed", "circle", "run", "opened"),
-    *(
-        "each",
-        "late",
-        "fit_method",
-        "abort",
-        "rmtree",
-        "partial",
-        "absent",
-        "",
-        "__builtins__",
-        "Net.train",
-        "inner.walk",
-        "fit.__call__",
-    ),
-]
+    "", "loads", "dumps", "delete", "system", "json", "inner", "os", "os.remove", "os.path.join", "files", "walk",
+    "where", "erase", "fit_small", "fit_object", "fit_lambda", "fit_alias", "fit_inner", "fit_of_inner",
+    "fit_either", "on_purpose", "clear", "clear_alias", "read", "erase_too", "either", "looked_up", "one_of",
+    "typed", "circle", "run", "opened", "each", "late", "fit_method", "abort", "rmtree", "partial", "absent",
+    "__builtins__", "Net.train", "inner.walk", "fit.__call__",
+]  # fmt: skip
 
 
 def test_only_study_files_inside_the_folder_are_offered(permissions: Permissions) -> None:

@@ -11,14 +11,10 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES
-from hpo_core.model.errors import StorageError
 from hpo_core.model.file_urls import settled_database
-from hpo_core.study import Study
-from hpo_flows.deployed import register, study_runs
+from hpo_flows.deployed import register
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
-from hpo_flows.deployed.study_runs import deployed_home, resumed
-from tests.conftest import make_spec
 
 
 @pytest.mark.parametrize(
@@ -43,12 +39,10 @@ def test_a_file_named_from_here_is_named_in_full(
     monkeypatch.setenv("HPO_HOME", found["HPO_HOME"])
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
     for name in DATABASES:
-        for asked in (deployed_home, home_here):
-            with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
-                asked()
+        with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
+            home_here()
         monkeypatch.setenv(name, found[name])
-    home_here()
-    assert deployed_home().journal_url == settled.format(here=tmp_path.resolve())
+    assert home_here().journal_url == settled.format(here=tmp_path.resolve())
 
 
 @pytest.mark.parametrize(
@@ -72,21 +66,6 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
     assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
 
 
-def test_a_run_that_cannot_leave_its_note_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests")
-    journal = deployed_home().open_journal()
-    Study.create(make_spec(objective="tests.flows.objectives:good"), journal)
-
-    def full(*_arguments: object) -> None:
-        raise StorageError("the disk is full")
-
-    monkeypatch.setattr(study_runs, "note", full)
-    with pytest.raises(StorageError, match="full"):
-        resumed("world", uuid4(), 0, take_over=False)
-    assert journal.info("world").owner is None
-
-
 def test_deploy_lists_what_its_file_describes_and_no_namesake(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deployment of another flow that is called alike was listed too."""
 
@@ -105,4 +84,4 @@ def test_deploy_lists_what_its_file_describes_and_no_namesake(monkeypatch: pytes
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: Client())
     monkeypatch.setattr(register, "report_silent_runs", lambda *_: None)
     found = register._registered([("nightly", "mine.py:nightly"), ("other", "mine.py:other")])
-    assert found.deployments == (("nightly/nightly", "mine.py:nightly"),)
+    assert found[1] == {"nightly/nightly": "mine.py:nightly"}

@@ -7,18 +7,22 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID, uuid4
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model import process_start
-from hpo_core.model.errors import StudyBusyError, StudyNotFoundError
+from hpo_core.model.errors import StudyBusyError, StudyExistsError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed.study_runs import resumed
+from hpo_flows.deployed import study_runs
+from hpo_flows.deployed.study_runs import begin, resumed
+from hpo_flows.study_run.session import Session
 from tests.deployed.deployment_server import TOY
 
 
@@ -40,11 +44,15 @@ def other() -> Iterator[Owner]:
         yield Owner(current_owner().host, process.pid, process_start.started(process.pid))
 
 
-def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool = False) -> int:
-    """What a process of the run does, up to its death; how many configurations it asks for."""
-    session = resumed("toy", run, configs, take_over=take_over)
+def run_named(name: str) -> FlowRun:
+    return FlowRun(flow_id=uuid4(), name=name)
+
+
+def started(configs: int, *, dies: bool = False) -> int:
+    """A process of a run, up to its death; returns how many configurations it asks for."""
+    session = resumed("toy", configs)
     extend = session._extend
-    if until != "the marker" and extend:
+    if extend and not dies:
         study = Study.open("toy", session.journal)
         study.epoch = session.journal.info("toy").epoch
         study.extend(extend)
@@ -53,32 +61,39 @@ def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool 
 
 
 def test_configurations_are_asked_for_once(home: Home) -> None:
-    run = uuid4()
-    assert started(run, 16, until="the marker") == 16, "it died before the journal had them"
-    assert started(run, 16) == 16
-    assert started(run, 16) == 0, "retried after a crash: 36 trials where 20 were asked for, once"
-    another = uuid4()
-    assert started(another, 8) == 8
-    assert started(run, 16) == 0, "an old run retried after another one"
+    assert started(16, dies=True) == 16, "it died before the journal had them"
+    assert started(16) == 16
+    assert started(16) == 0, "retried after a crash: 36 trials where 20 were asked for, once"
+    assert started(24) == 8
+    assert started(16) == 0, "an old run retried after another one"
     study = Study.open("toy", home.open_journal(), reading=True)
     assert study.state.extra_configs == 24
 
 
 def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other: Owner) -> None:
-    old = uuid4()
-    assert started(old, 0) == 0
     journal: SqlJournal = home.open_journal()
     epoch = journal.claim("toy", other)
-    with pytest.raises(StudyBusyError, match=f"process {other.pid}.*take_over"):
-        started(old, 0, take_over=True)
-    with pytest.raises(StudyBusyError, match="Wait for it or end it"):
-        started(old, 0)
+    with pytest.raises(StudyBusyError, match=f"process {other.pid}.*Wait for it or end it"):
+        resumed("toy")
     assert journal.info("toy").epoch == epoch, "nothing was taken"
-    session = resumed("toy", uuid4(), 0, take_over=True)
-    assert session._force, "who asks for it gets it"
-    session.close()
+
+
+def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    driven: list[bool] = []
+
+    def drive_to_end(session: Session, action: str) -> Any:
+        driven.append(session._given is None)
+        session.close()
+
+    monkeypatch.setattr(study_runs, "drive_to_end", drive_to_end)
+    spec = StudySpec.from_plain(TOY)
+    begin("tune", run_named("tune-toy"), spec)
+    begin("tune", run_named("tune-new"), spec.model_copy(update={"study": "new"}))
+    assert driven == [True, False], "the second died before its study began"
+    with pytest.raises(StudyExistsError, match="'toy' exists already"):
+        begin("tune", run_named("eager-macaw"), spec)
 
 
 def test_a_study_that_its_run_never_began_is_to_be_retried(home: Home) -> None:
     with pytest.raises(StudyNotFoundError, match="'never'.*is to be retried, not resumed"):
-        resumed("never", uuid4(), 0, take_over=False)
+        resumed("never")

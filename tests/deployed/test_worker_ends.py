@@ -11,10 +11,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT
 from tests.deployed.deployment_server import Deployed, gone
 from tests.flows.conftest import LIMIT
 
@@ -95,37 +93,3 @@ def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
     assert alone.run(run)["state_type"] == "CRASHED"
     halted = alone.status(study)
     assert halted["status"] == "halted" and halted["reason"] == "interrupted"
-
-
-def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> None:
-    """As in a power cut: nobody is left who could report it, and its study is open in the journal."""
-    alone.hold()
-    run = alone.start("tune-file", file="slow.yaml", name="vanished")
-    with worker_of(alone) as worker:
-        study, flow = alone.begun(run, 3)
-        processes = [*psutil.Process(worker.pid).children(), *flow]  # Prefect's worker, too
-        for process in processes:  # none may notice the others' end
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.suspend()
-        worker.kill()
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        assert gone(processes)
-    state = alone.wait(run, lambda found: found["state_type"] != "RUNNING")["state"]  # Prefect's server tells
-    assert (state["type"], state["message"]) == ("CRASHED", NO_HEARTBEAT)
-    assert alone.status(study)["status"] == "interrupted"
-    retried(alone, run)
-    assert alone.status(study)["status"] == "finished"
-
-
-def test_a_run_called_crashed_that_lives_is_running_again(alone: Deployed) -> None:
-    """As after a server that was away for long: it heard nothing either."""
-    run = alone.start("tune-file", file="long.yaml", name="alive")
-    with worker_of(alone):
-        _, processes = alone.begun(run, 0)
-        while alone.status("alive")["status"] != "running":
-            time.sleep(0.5)
-        alone.api(f"flow_runs/{run}/set_state", {"state": {"type": "CRASHED", "message": NO_HEARTBEAT}, "force": True})
-        alone.wait(run, lambda found: found["state_type"] == "RUNNING")
-        assert all(process.is_running() for process in processes)

@@ -71,18 +71,15 @@ def run_study(hpo: Runner, method: str, *, twice: bool, **changes: Any) -> tuple
         journals.append(entries(hpo, name))
     inside = journals[0]
     assert list(decided(inside)) == list(decided(journals[-1]))
-    (flow,) = flow_runs(hpo, f"tune-in-{method}")
-    assert flow["state_type"] == "COMPLETED"
+    flow = flow_runs(hpo, f"tune-in-{method}")[-1]
+    assert flow["state_type"] == "COMPLETED" and flow["parameters"]["name"] == f"in-{method}"
+    assert {"hpo", f"in-{method}", changes["search"]["method"]} <= set(flow["tags"])
     return inside, task_runs(hpo, flow, count=granted(inside) + 1)
 
 
-TWICE = pytest.mark.parametrize("twice", [pytest.param(False, id="once"), pytest.param(True, marks=pytest.mark.slow)])
-
-
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=() if name == "pbt" else pytest.mark.slow) for name in SEARCHES]
+    ("method", "twice"), [("pbt", False), *(pytest.param(name, True, marks=pytest.mark.slow) for name in SEARCHES)]
 )
-@TWICE
 def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runner, method: str, twice: bool) -> None:
     inside, runs = run_study(hpo, method, twice=twice, search=SEARCHES[method])
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)
@@ -92,23 +89,24 @@ def test_a_method_decides_the_same_in_prefect_whose_tasks_are_its_jobs(hpo: Runn
     assert {run["state_type"] for run in runs} == {"COMPLETED"}
     holders = {run["id"]: run["name"] for run in runs if run["task_key"].startswith(holder)}
     jobs = [run for run in runs if run["task_key"].startswith("job")]
-    assert all(parents(run)[0] in holders for run in jobs)
+    assert all(parents(run)[0] in holders and run["state"]["message"].startswith("loss = ") for run in jobs)
+    assert all(run["tags"] == [] for run in jobs), "a task with a tag asks the API before it begins"
     if method == "pbt":
         assert sorted(holders.values()) == ["generation 0", "generation 1", "generation 2"]
         assert Counter(holders[parents(run)[0]] for run in jobs) == dict.fromkeys(holders.values(), 3)
     else:
+        assert all(name.startswith("rung ") and " of bracket " in name for name in holders.values())
         for run in jobs:
             assert holders[parents(run)[0]].endswith(f"to {run['name'].rpartition('-> ')[2]}")
 
 
 @pytest.mark.slow
-@TWICE
-def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path, twice: bool) -> None:
+def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0, 1], validation=1)
     inside, runs = run_study(
         hpo,
         "hopping",
-        twice=twice,
+        twice=True,
         objective="tests.hopping.hopping_objectives:train",
         metric={"name": "val_loss", "mode": "min"},
         space={"lr": {"type": "float", "low": 0.001, "high": 0.05, "log": True}},

@@ -138,22 +138,6 @@ def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
     assert "The Prefect server does not answer" not in err and "Traceback" not in out + err
 
 
-@pytest.mark.slow
-def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
-    gate = alone.folder / "gate"
-    gate.write_text("8")
-    process = alone.start("tune", alone.study("held", search=LONG, constants={"gate": str(gate)}))
-    wait_for_entries(alone, "toy", 8, process, PATIENCE)
-    assert wait_until(lambda: runs_of(alone) == [("tune-toy", "RUNNING")])
-    (server,) = servers(alone.home)
-    server.kill()
-    gate.unlink()
-    out, err = end(process)
-    assert process.returncode == 0 and "toy finished: 60 trials, 60 jobs" in out, out + err
-    assert "The Prefect server does not answer" in err and "Traceback (most recent" not in out + err
-    assert "clean" in alone("audit", "toy")
-
-
 @pytest.mark.parametrize("taken", [True, False])
 def test_the_database_of_another_hosts_server_is_left_alone(tmp_path: Path, taken: bool) -> None:
     """On shared storage; SQLite is no database of two hosts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
@@ -102,7 +103,11 @@ def test_a_killed_study_gives_back_its_slots_when_it_is_resumed(hpo: Runner, tag
 @pytest.mark.parametrize("way", ["Cancelling", "Suspended"])
 def test_a_run_that_is_cancelled_or_paused_ends_its_tasks_and_frees_the_limit(hpo: Runner, tag: str, way: str) -> None:
     study = f"ended-{way.lower()}"
-    process = hpo.start("tune", limited(hpo, study, tag))
+    command = ["bash", "-c", 'trap "" INT; exec "$@"', "-", sys.executable, "-m", "hpo_flows", "tune"]  # as with `&`
+    process = subprocess.Popen(
+        [*command, limited(hpo, study, tag)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=hpo.environment, cwd=hpo.folder,
+    )  # fmt: skip
     eventually(lambda: states_of(hpo, f"tune-{study}") == ["PENDING", "PENDING", "RUNNING"])
     (run,) = flow_runs(hpo, f"tune-{study}")
     state = {"type": "CANCELLING" if way == "Cancelling" else "PAUSED", "name": way}

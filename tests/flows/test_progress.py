@@ -256,7 +256,7 @@ def test_the_board_shows_how_near_the_stop_rules_are() -> None:
     ],
 )
 def test_expected_jobs_choose_the_grain(search: Any, stop: Any, jobs: int | None, shown_by: str) -> None:
-    spec = make_spec(search=search, stop=stop)
-    assert is_per_rung(spec) == (shown_by == "rung")
+    study = Study.create(make_spec(search=search, stop=stop))
+    assert is_per_rung(study) == (shown_by == "rung")
     if jobs is not None:
-        assert expected_jobs(spec) == jobs
+        assert expected_jobs(study) == jobs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.study import Study
-from hpo_flows.prefect_pages.flow_states import shown_parameters
+from hpo_flows.prefect_pages.tune_flow import shown_parameters
 from tests.conftest import make_spec
 
 LIMIT = 524_288

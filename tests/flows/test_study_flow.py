@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
@@ -13,7 +11,7 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
-from tests.flows.conftest import LIMIT, Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner
 from tests.flows.prefect_api import ask
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -38,27 +36,6 @@ def task_runs(hpo: Runner, run: dict[str, Any], count: int = 1) -> list[dict[str
 
 def parents(task_run: dict[str, Any]) -> list[str]:
     return [parent["id"] for parent in task_run["task_inputs"].get("__parents__", [])]
-
-
-def test_rungs_are_tasks_with_their_jobs_as_children(hpo: Runner) -> None:
-    facts = hpo.json("tune", hpo.study(study="nested", prefect="auto"))
-    (run,) = flow_runs(hpo, "tune-nested")
-    assert run["state_type"] == "COMPLETED" and facts["best"] is not None
-    assert {"hpo", "nested", "asha"} <= set(run["tags"])
-    assert run["parameters"]["name"] == "nested"
-    runs = task_runs(hpo, run)
-    assert Counter(one["state_type"] for one in runs) == {"COMPLETED": len(runs)}
-    rungs = {one["id"]: one["name"] for one in runs if one["task_key"].startswith("rung")}
-    assert sorted(set(rungs.values())) == [
-        "rung 0 of bracket 0, to 1", "rung 1 of bracket 0, to 3", "rung 2 of bracket 0, to 9",
-    ]  # fmt: skip
-    jobs = [one for one in runs if one["task_key"].startswith("job")]
-    assert len(jobs) == facts["jobs"] == len({one["name"] for one in jobs})
-    for job in jobs:
-        (rung,) = parents(job)
-        assert job["name"].rpartition("-> ")[2] == rungs[rung].rpartition("to ")[2]
-        assert job["state"]["message"].startswith("loss = ")
-        assert job["tags"] == [], "a task with a tag asks the API before it begins"
 
 
 def logs(hpo: Runner, task_run: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -122,56 +99,6 @@ def test_a_concurrency_limit_on_a_tag_holds_across_studies(hpo: Runner) -> None:
     assert len(runs) == 8 and {one["state_type"] for one in runs} == {"COMPLETED"}
     assert running_at_once(runs) == 1, "the limit of the tag holds across flows"
     ask(hpo.environment, f"concurrency_limits/{limit['id']}", method="DELETE")
-
-
-@pytest.mark.slow
-def test_a_cancelled_command_ends_soon_also_where_it_ignores_ctrl_c(hpo: Runner) -> None:
-    gate = hpo.folder / "gate"
-    gate.write_text("2")
-    search = {"method": "random", "configs": 20, "max_resource": 2}
-    file = hpo.study("held", study="stopped", search=search, constants={"gate": str(gate)}, prefect="auto")
-    process = subprocess.Popen(
-        ["bash", "-c", 'trap "" INT; exec "$@"', "-", sys.executable, "-m", "hpo_flows", "tune", str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=hpo.environment, cwd=hpo.folder,
-    )  # fmt: skip
-    wait_for_entries(hpo, "stopped", 3, process)
-    while not (runs := [run for run in flow_runs(hpo, "tune-stopped") if run["state_type"] == "RUNNING"]):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.2)
-    cancelling = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": True}
-    ask(hpo.environment, f"flow_runs/{runs[0]['id']}/set_state", cancelling)
-    out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == 130, out + err
-    assert "hpo resume stopped" in err
-    (run,) = flow_runs(hpo, "tune-stopped")
-    assert run["state_type"] == "CANCELLED", run["state"]
-    states = Counter(one["state_type"] for one in task_runs(hpo, run) if one["task_key"].startswith("job"))
-    assert states["CANCELLED"] and set(states) <= {"COMPLETED", "CANCELLED"}, states
-    gate.unlink()
-    assert hpo.json("resume", "stopped")["status"] == "finished"
-
-
-@pytest.mark.slow
-def test_a_killed_controller_leaves_nothing_running(hpo: Runner) -> None:
-    gate = hpo.folder / "gate"
-    gate.write_text("3")
-    search = {"method": "random", "configs": 8, "max_resource": 2}
-    file = hpo.study("held", study="killed", search=search, constants={"gate": str(gate)}, prefect="auto")
-    process = hpo.start("tune", file)
-    wait_for_entries(hpo, "killed", 5, process)
-    deadline = time.monotonic() + LIMIT
-    while not [run for run in flow_runs(hpo, "tune-killed") if run["state_type"] == "RUNNING"]:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
-    process.kill()
-    process.communicate()
-    gate.unlink()
-    assert hpo.json("resume", "killed")["status"] == "finished"
-    (first,) = flow_runs(hpo, "tune-killed")
-    (second,) = flow_runs(hpo, "resume-killed")
-    assert (first["state_type"], second["state_type"]) == ("CRASHED", "COMPLETED")
-    for run in (first, second):
-        assert {one["state_type"] for one in task_runs(hpo, run)} <= {"COMPLETED", "CRASHED"}
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert {run["state_name"] for run in runs} == {"Completed"}
     assert "trial 0 -> 1" in {run["name"] for run in runs}
     shown = api(hpo, "artifacts/filter", {"artifacts": {"key": {"like_": "full-"}}})
-    assert {item["key"] for item in shown} >= {"full-study", "full-progress"}
+    assert {item["key"] for item in shown} == {"full-study"}
 
     # MLflow: a parent, a child per trial, nothing doubled by projecting again.
     import mlflow
@@ -102,17 +102,6 @@ def test_everything_on(hpo: Runner) -> None:
     assert "hpo resume full" in refused and "hpo extend full" in refused
     live = set((hpo.home / "studies/full/checkpoints").glob("*/*"))
     assert 11 <= len(live) <= 24, "superseded checkpoints are removed, paused trials keep theirs"
-
-
-@pytest.mark.slow
-def test_extend_and_rerun(hpo: Runner) -> None:
-    first = hpo.json("tune", hpo.study())
-    more = hpo.json("extend", "toy", "--configs", "6")
-    assert more["trials"] == 18 and more["jobs"] > first["jobs"]
-    again = hpo.json("rerun", "toy", "--as", "toy-again")
-    assert again["jobs"] == more["jobs"] and again["best"] == more["best"]
-    assert metrics(hpo, "toy") == metrics(hpo, "toy-again"), "every rung of every trial, bit for bit"
-    assert "clean" in hpo("audit", "toy-again")
 
 
 def metrics(hpo: Runner, study: str) -> dict[tuple[int, int], Any]:
@@ -164,10 +153,6 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     named = {"flow_runs": {"name": {"any_": [f"tune-fails-{function}"]}}}
     (run,) = ask(hpo.environment, "flow_runs/filter", named)
     assert run["state_type"] == "FAILED" and facts["reason"].rstrip(".") in run["state"]["message"]
-    wanted = {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
-    first, *others = [line["message"] for line in ask(hpo.environment, "logs/filter", wanted)]
-    assert first.startswith("Failed, at ") and run["state"]["message"] in first, "a page opens with the oldest line"
-    assert others and not any(line.startswith("Failed, at ") for line in others)
 
 
 @pytest.mark.slow

@@ -354,8 +354,8 @@ def begun(name: str) -> None:
     """Validate, create, ask; journal it; and all that is reckoned before a study starts, or shown of it then."""
     spec = StudySpec.from_plain(LARGEST[name]())
     notices(spec)
-    expected_jobs(spec)
     study = Study.create(spec)
+    expected_jobs(study)
     job = study.ask()
     assert job is not None
     study.method.rungs()

@@ -188,18 +188,15 @@ def test_words_name_who_goes_first() -> None:
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
-    from hpo_flows.study_run.wiring import PoolNews
+    from hpo_flows.study_run.wiring import pool_news
 
     first = driven(tmp_path, "first")
-    said: list[str] = []
-    news = PoolNews(first, said.append)
-    news.on_tick()
-    assert said == [], "a study alone has nothing to say"
+    news = pool_news(first)
+    assert not news(), "a study alone has nothing to say"
     driven(tmp_path, "second")
     first.exchange(5.0, Use(8, 8, 8))
-    news.on_tick()
-    news.on_tick()
-    assert len(said) == 1 and "4 of 8 slots" in said[0] and "shared with second" in said[0]
+    said = news()
+    assert "4 of 8 slots" in said and "shared with second" in said and not news()
 
 
 def test_example_of_the_page_prints_what_it_says() -> None:

@@ -1,4 +1,4 @@
-"""Flow runs whose process is gone: Prefect's heartbeats, and a watch of the worker.
+"""Flow runs whose process is gone: Prefect's heartbeats, and a signal of the kernel's where the worker is gone.
 
 Prefect's engine sends an event while a flow runs. An automation, made by ``hpo deploy``, calls a deployment's run
 Crashed whose heartbeats stop; that needs no process of ours. A flow process whose worker ends halts its study at once.
@@ -6,16 +6,11 @@ Crashed whose heartbeats stop; that needs no process of ours. A flow process who
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
-import time
+import ctypes
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
-
-from hpo_core.model.process_start import lives
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -67,28 +62,9 @@ def report_silent_runs(
 
 GRACE_SECONDS = 45.0
 """Time for a study to halt. The profiles give their worker 60 seconds and more."""
-CHECK_SECONDS = 0.2
-WATCHED = "HPO_WORKER"
-"""Environment of a flow process: pid and start time of its worker."""
+_PR_SET_PDEATHSIG = 1
 
 
-def end_with_worker() -> None:
-    """Watch the worker that started this flow process; once it has ended, halt as an interrupt does.
-
-    Without a worker of ours (the command line, another work pool) nothing is watched.
-    """
-    if WATCHED not in os.environ:
-        return
-    pid, born = os.environ.pop(WATCHED).split()  # once; and nothing that is started from here is the worker's child
-    threading.Thread(target=_watch, args=(int(pid), float(born)), name="worker-watch", daemon=True).start()
-
-
-def _watch(pid: int, born: float) -> None:
-    while lives(pid, born):
-        time.sleep(CHECK_SECONDS)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # pipes that the worker read: a line written now would raise where nobody expects it
-        os.dup2(nowhere, stream)
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-    time.sleep(GRACE_SECONDS)
-    os.kill(os.getpid(), signal.SIGKILL)
+def end_with_parent(number: int) -> None:
+    """Have the kernel send this process a signal once the process that started it has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -14,20 +14,19 @@ from pydantic import Field
 from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
-from hpo_flows.deployed.flow_run import form_flow
 from hpo_flows.deployed.form import (
     FormPart,
     Seed,
     StudyForm,
     StudyName,
     TrialNumber,
+    form_flow,
     study_of,
 )
-from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
-    deployed_home,
     drive_to_end,
     recorded_study,
     resumed,
@@ -63,19 +62,15 @@ class ResumeForm(FormPart):
         default=0,
         ge=0,
         le=1_000_000,
-        description="Ask for so many configurations more before going on; once, however often this run is started "
-        "again.",
-    )
-    take_over: bool = Field(
-        default=False, description="Even if another run seems to drive it still; that one can then write nothing more."
+        description="Go on until the study has so many configurations beyond those that it began with, in all: 8, and "
+        "later 20 for 12 more.",
     )
 
 
 @form_flow("resume")
 def resume(form: ResumeForm) -> State[Any]:
     """Go on with a study that was cancelled, halted, or whose flow run crashed."""
-    run = this_flow_run().id
-    return drive_to_end(resumed(form.study, run, form.configs, take_over=form.take_over), "resume")
+    return drive_to_end(resumed(form.study, form.configs), "resume")
 
 
 class RerunForm(FormPart):
@@ -92,7 +87,7 @@ def rerun(form: RerunForm) -> State[Any]:
     run = this_flow_run()
     recorded_study(form.study)
     name = form.name or dated_name(form.study, run)
-    with closing(deployed_home().read_journal()) as journal, damage_named(journal, form.study):
+    with closing(home_here().read_journal()) as journal, damage_named(journal, form.study):
         spec = rerun_spec(list(journal.entries(form.study)), name, trials=form.trials)
     return begin("rerun", run, spec)
 

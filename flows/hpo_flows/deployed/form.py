@@ -6,19 +6,28 @@ what is new in a study file, follows by itself.
 
 from __future__ import annotations
 
+import logging
+import signal
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args
+from functools import cache, wraps
+from inspect import Parameter, Signature
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
+from prefect import Flow
+from prefect.exceptions import FailedRun
+from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hpo_core.model.errors import SpecError
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
-from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, fold_fields, read
+from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
+from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, fold_fields, form_parameters, read
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.prefect_pages.tune_flow import failed
 
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Seed = Annotated[int, Field(ge=0)]
@@ -95,7 +104,47 @@ class FormPart(BaseModel):
             raise SpecError(explain(error, "form", given, {}, whole=cls)) from None
 
 
-Form = TypeVar("Form", bound=FormPart)
+def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[[Callable[[Any], Any]], Flow[..., Any]]:
+    """Decorator: a flow with the parameters that the form, its function's only argument, has as fields.
+
+    A run's parameters are checked by the form, which says what is wrong. An error that says what is wrong becomes the
+    state Failed with its words. Prefect would put its class before it and a traceback into the run's log, which says
+    nothing to whoever filled in a form. Any other error is a mistake of this program and keeps its traceback.
+    """
+
+    def decorate(function: Callable[[Any], Any]) -> Flow[..., Any]:
+        form: type[FormPart] = next(iter(get_type_hints(function).values()))
+        shown = form_parameters(form.form())
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        names = [*shown.parameters, *(name for name in form.settings()["properties"] if name not in shown.parameters)]
+        signature = Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
+
+        @wraps(function)
+        def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
+            parameters = signature.bind(*values, **named).arguments
+            if deployment.id is not None:  # as by an interrupt, once the worker that started it is gone
+                end_with_parent(signal.SIGTERM)
+            logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
+            try:
+                with masked_errors():  # the form shows the values that it does not take
+                    return function(form.read(parameters))
+            except HpoError as error:
+                if deployment.id is None:
+                    raise
+                return failed(str(error))
+
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
+        made.__signature__ = shown  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
+def _is_no_engine_traceback(record: logging.LogRecord) -> bool:
+    """Not the engine's own traceback of a run that ended as Failed: the state has said why, in the line before."""
+    return not (record.exc_info and record.exc_info[0] is FailedRun)
+
 
 _BEGINS = {"configs": 30, "max_resource": 27, "population": 10, "generations": 3, "steps_per_generation": 9}
 """The budgets that stand in the form, the same for every method: about 30 trials, the best of them trained to 27."""

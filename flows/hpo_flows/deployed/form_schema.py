@@ -92,7 +92,6 @@ def _tabs(said: Schema, definitions: Schema) -> dict[str, Schema]:
 
 
 def _kinds(said: Schema) -> set[str]:
-    """The types of the alternatives of a text."""
     return {one.get("type", "") for one in (*said.get("oneOf", ()), *said.get("anyOf", ()))}
 
 

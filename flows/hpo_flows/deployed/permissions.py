@@ -23,6 +23,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,53 +78,45 @@ class Permissions:
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permissions:
         """As the environment of this process says; whoever starts the worker decides it."""
         found = os.environ if environment is None else environment
-        folder = found.get("HPO_STUDY_FOLDER", "").strip()
-        data = found.get("HPO_DATA_FOLDER", "").strip()
-        imports = found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)
         return cls(
             objectives=_listed(found.get(OBJECTIVES, "")),
-            folder=Path(folder).expanduser().resolve() if folder else None,
-            import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
+            folder=_folder(found.get("HPO_STUDY_FOLDER", "")),
+            import_folders=tuple(filter(None, map(_folder, found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)))),
             clusters=_listed(found.get(CLUSTERS, "")),
             checkpoint_folders=_listed(found.get(CHECKPOINTS, "")),
-            data_folder=Path(data).expanduser().resolve() if data else None,
+            data_folder=_folder(found.get("HPO_DATA_FOLDER", "")),
             share=allowed_share(found),
         )
 
     # What a form offers.
 
     def study_files(self) -> list[str]:
-        """Paths of the study files, relative to the folder, sorted."""
-        if self.folder is None or not self.folder.is_dir():
-            return []
-        found = (path for path in self.folder.rglob("*") if path.suffix in _SUFFIXES)
-        names = sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_file())
-        return [name for name in names if self._is_inside(self.folder / name) and self._spec(name) is not None]
+        return sorted(self._specs())
 
     def known_objectives(self) -> list[str]:
         """Functions a form can list: those allowed by name, and those the study files use."""
-        named = {entry for entry in self.objectives if ":" in entry}
-        specs = [self._spec(name) for name in self.study_files()]
-        used = {
-            spec.objective
-            for spec in specs
-            if spec is not None
-            and spec.objective is not None
-            and self.allows_objective(spec.objective, spec.pythonpath)
-        }
-        return sorted(named | used)
+        used = ((spec.objective, spec.pythonpath) for spec in self._specs().values())
+        allowed = {name for name, folders in used if name is not None and self.allows_objective(name, folders)}
+        return sorted(allowed.union(entry for entry in self.objectives if ":" in entry))
 
-    def _spec(self, name: str) -> StudySpec | None:
-        assert self.folder is not None
-        try:
-            return load_spec(self.folder / name)
-        except SpecError:
-            return None
+    def _specs(self) -> dict[str, StudySpec]:
+        found: dict[str, StudySpec] = {}
+        if self.folder is None:
+            return found
+        for path in self.folder.rglob("*"):
+            if path.suffix in _SUFFIXES and path.is_file() and self._is_inside(path):
+                with suppress(SpecError):
+                    found[path.relative_to(self.folder).as_posix()] = load_spec(path)
+        return found
 
     # What a run may use.
 
     def allows_objective(self, objective: str, folders: Sequence[str] = ()) -> bool:
-        return self._refusal(objective, folders) is None
+        try:
+            self.check_function("objective", objective, folders)
+        except NotAllowedError:
+            return False
+        return True
 
     def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
         """Refuse a function that no entry of ``HPO_ALLOWED_OBJECTIVES`` stands for.
@@ -142,21 +135,12 @@ class Permissions:
                 f"{setting} = {short_name(function)!r} is not allowed here: deployments take no function by value, "
                 "such as one of a notebook or script. Put it into a module, and name that: module:function."
             )
-        if (why := self._refusal(function, folders)) is not None:
-            raise _not_listed(
-                f"{setting} = {function!r}", self.objectives, entry="this name in full", variable=OBJECTIVES, why=why
-            )
-
-    def _refusal(self, function: str, folders: Sequence[str]) -> str | None:
-        """Say why a function is refused, beyond not being listed; None: it is allowed."""
-        if names_value(function):
-            return ": it was sent by value"
-        if function in self.objectives:
-            return None
         module, _, name = function.partition(":")
-        if not any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives):
-            return ""
-        return None if _defines(module, name, folders) else f": module {module} does not define it by def or class here"
+        listed = any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives)
+        if function not in self.objectives and not (listed and _defines(module, name, folders)):
+            why = f": module {module} does not define it by def or class here" if listed else ""
+            what, entry = f"{setting} = {function!r}", "this name in full"
+            raise _not_listed(what, self.objectives, entry=entry, variable=OBJECTIVES, why=why)
 
     def load(self, name: str) -> StudySpec:
         """Read a study file of the folder and check what it wants.
@@ -283,11 +267,8 @@ class Permissions:
                 "there. Put the code elsewhere."
             )
         if not any(folder.is_relative_to(root) for root in self.import_folders):
-            raise NotAllowedError(
-                f"pythonpath = {entry!r} is not allowed here: objectives are imported from "
-                f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
-                "can add it to HPO_IMPORT_FOLDERS."
-            )
+            folders = [*map(str, self.import_folders)]
+            raise _not_listed(f"pythonpath = {entry!r}", folders, variable="HPO_IMPORT_FOLDERS")
 
 
 def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
@@ -309,17 +290,12 @@ def home_here() -> Home:
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None:
-        refuse_relative_places()
+    if deployment.id is not None:  # whose process may start in a folder of its own that is removed at its end
+        _refuse_relative_places()
     return Home()
 
 
-def refuse_relative_places() -> None:
-    """A flow run's process may start in a folder of its own that is removed at its end.
-
-    Raises:
-        NotAllowedError: home, journal or MLflow would lie in it.
-    """
+def _refuse_relative_places() -> None:
     if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
         raise NotAllowedError(
             "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
@@ -359,3 +335,7 @@ def _data_values(spec: StudySpec) -> set[str]:
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(entry for entry in (part.strip() for part in text.split(",")) if entry)
+
+
+def _folder(text: str) -> Path | None:
+    return Path(text.strip()).expanduser().resolve() if text.strip() else None

@@ -11,7 +11,6 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
 import psutil
 import yaml
 
@@ -20,7 +19,7 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
-from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -34,21 +33,15 @@ class DeployError(HpoError):
     """The deployments could not be registered."""
 
 
-class Registered(msgspec.Struct, frozen=True):
-    """The deployments that a Prefect server has now, and the address of their page."""
-
-    address: str
-    """URL of the page of the UI that lists the deployments."""
-    deployments: tuple[tuple[str, str], ...]
-    """``flow/deployment`` and the first line of its description."""
-
-
-def deploy(file: Path | None = None) -> Registered:
+def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
     A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     The forms list study files, objectives and clusters as they are now: run it again when those change.
+
+    Returns:
+        The URL of the page that lists deployments; by ``flow/deployment`` the first lines of their descriptions.
 
     Raises:
         PrefectServerError: no API answers.
@@ -67,7 +60,7 @@ def deploy(file: Path | None = None) -> Registered:
     return _registered([(one["name"], one["entrypoint"]) for one in yaml.safe_load(file.read_text())["deployments"]])
 
 
-def _registered(asked: list[tuple[str, str | None]]) -> Registered:
+def _registered(asked: list[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
     """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
@@ -84,12 +77,9 @@ def _registered(asked: list[tuple[str, str | None]]) -> Registered:
         flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
         report_silent_runs(client, [one.id for one in every])
     found.sort(key=lambda one: asked.index((one.name, one.entrypoint)))
-    return Registered(
-        without_credentials(f"{ui}/deployments"),
-        tuple(
-            (f"{flows[one.flow_id]}/{one.name}", (one.description or "").strip().partition("\n")[0]) for one in found
-        ),
-    )
+    return without_credentials(f"{ui}/deployments"), {
+        f"{flows[one.flow_id]}/{one.name}": (one.description or "").strip().partition("\n")[0] for one in found
+    }
 
 
 def start_worker() -> int:
@@ -123,9 +113,11 @@ def start_worker() -> int:
         return 0
     finally:
         worker.kill()
-        deadline = time.monotonic() + GRACE_SECONDS  # they kill themselves then
-        while any(map(_is_alive, flows)) and time.monotonic() < deadline:
-            time.sleep(CHECK_SECONDS)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while (living := [*filter(_is_alive, flows)]) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        for process in living:
+            process.kill()
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from datetime import UTC
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -13,102 +12,60 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 
-from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
-from hpo_core.security.private_files import private_folder, write_private
+from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
-from hpo_flows.deployed.flow_run_heartbeats import end_with_worker
-from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_api.api_watch import api_is_unreachable
-from hpo_flows.prefect_pages.flow_states import end_state
+from hpo_flows.prefect_pages.tune_flow import end_state
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive
 
-_FOLDER = "flow-runs"
-
-
-def noted(folder: Path, run: UUID) -> int | None:
-    """The number that a flow run noted beside its study when it was here first; None: it was not.
-
-    It is how many configurations, beyond the study's own, will have been asked for once the run's wish is fulfilled.
-    """
-    try:
-        return int((folder / _FOLDER / str(run)).read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def note(folder: Path, run: UUID, configs: int) -> None:
-    """Note it in one step, durably: the journal's next entry must not outlive it."""
-    place = private_folder(folder / _FOLDER, below=folder)
-    write_private(place / str(run), str(configs).encode(), durable=True)
-
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
-    """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
-    home = deployed_home()
+    """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
+    home = home_here()
     Permissions.of_environment().check(spec)
-    folder = home.study_folder(spec.study)
-    if noted(folder, run.id) is not None:
+    if run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
         try:
-            return drive_to_end(resumed(spec.study, run.id, 0, take_over=False), action)
+            return drive_to_end(resumed(spec.study), action)
         except StudyNotFoundError:
-            pass  # it ended between its note and the study's first entry
-    return drive_to_end(_noting(Session(home, spec.study, spec=spec), run.id, 0), action)
+            pass  # it ended before the study's first entry
+    return drive_to_end(Session(home, spec.study, spec=spec), action)
 
 
-def resumed(study: str, run: UUID, configs: int, *, take_over: bool) -> Session:
-    """Claim a recorded study for a flow run that may have been here before.
+def resumed(study: str, configs: int = 0) -> Session:
+    """Claim a recorded study for a flow run.
+
+    Args:
+        configs: configurations that it is to have beyond its own, those asked for before included.
 
     Raises:
-        StudyBusyError: somebody else drives it. ``take_over`` is heeded the first time: the run may be retried long
-            afterwards.
+        StudyBusyError: somebody else drives it.
     """
-    home = deployed_home()
     try:
         asked = recorded_study(study).state.extra_configs
     except StudyNotFoundError as error:
         raise StudyNotFoundError(
             f"{error} A run that ended before its study began is to be retried, not resumed."
         ) from None
-    before = noted(home.study_folder(study), run)
-    target = asked + configs if before is None else before
-    try:
-        session = Session(home, study, force=take_over and before is None, extend=max(0, target - asked))
-    except StudyBusyError as error:
-        raise StudyBusyError(f"{error} In the form of `resume` that is take_over.") from None
-    return _noting(session, run, target)
-
-
-def _noting(session: Session, run: UUID, configs: int) -> Session:
-    try:
-        note(session.folder, run, configs)
-    except BaseException:  # nobody else would let the study go
-        session.close()
-        raise
-    return session
-
-
-def deployed_home() -> Home:
-    refuse_relative_places()
-    return Home()
+    return Session(home_here(), study, extend=max(0, configs - asked))
 
 
 def recorded_study(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
-    with closing(deployed_home().read_journal()) as journal:
+    with closing(home_here().read_journal()) as journal:
         Permissions.of_environment().check(Study.current_spec(study, journal))
         return Study.open(study, journal, reading=True)
 
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
-    end_with_worker()
+    session.action = action
     session.say = session.warn = get_run_logger().warning
     session.trackers.say = get_run_logger().info
     with closing(session):
-        study = drive(session, action)
+        study = drive(session)
     state = end_state(study, _cure(study))
     if not api_is_unreachable():
         with get_client(sync_client=True) as client:

@@ -1,25 +1,21 @@
 """The worker of the pool (``python -m hpo_flows.deployed.worker POOL``), a child of ``hpo worker``.
 
 Prefect's (3.8.8) kills its flow processes within seconds when it is told to end, so nobody tells it: it is killed, or
-ends at once with ``hpo worker``. Each flow process watches it, and halts its study once it is gone. Where all of them
-are gone at once, an automation of Prefect reports it (``hpo_flows.deployed.flow_run_heartbeats``).
+ends at once with ``hpo worker``. Each flow process then halts its study. Where all of them are gone at once, an
+automation of Prefect reports it (``hpo_flows.deployed.flow_run_heartbeats``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import signal
 import sys
 import tempfile
-import threading
-import time
 
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
-from hpo_core.model.process_start import started
-from hpo_core.security.private_files import private_folder
-from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, WATCHED
+from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
 
 
 class StudyWorker(ProcessWorker):
@@ -30,8 +26,7 @@ class StudyWorker(ProcessWorker):
     """
 
     async def __aenter__(self) -> StudyWorker:
-        home = Home().make_folder()
-        before, tempfile.tempdir = tempfile.tempdir, str(private_folder(home / "worker", below=home))
+        before, tempfile.tempdir = tempfile.tempdir, str(Home().make_folder("worker"))
         try:
             await super().__aenter__()
         finally:
@@ -44,18 +39,6 @@ class StudyWorker(ProcessWorker):
         return "hpo-process"
 
 
-def _end_with_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(CHECK_SECONDS)
-    os._exit(1)
-
-
-def serve(pool: str) -> None:
-    """Be the worker of ``pool`` until killed."""
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    os.environ[WATCHED] = f"{os.getpid()} {started()}"
-    asyncio.run(StudyWorker(work_pool_name=pool, create_pool_if_not_found=False).start())
-
-
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    end_with_parent(signal.SIGKILL)
+    asyncio.run(StudyWorker(work_pool_name=sys.argv[1], create_pool_if_not_found=False).start())

@@ -142,7 +142,18 @@ def client_environment(folder: Path | None = None) -> dict[str, str]:
 REQUEST_SECONDS = 10.0
 """Longest request: a server that hangs must not hold a study."""
 REQUEST_TRIES = 2
-"""Further tries of a request that failed."""
+"""Further tries of a request, or of the connection for events, that failed while a study runs."""
+_patient: Any = None
+"""Prefect's settings while ``patient_prefect`` is open."""
+
+
+def wait_less() -> None:
+    """Have requests tried less often than Prefect does, from the moment at which a study's flow run is made.
+
+    Before, a busy server may refuse some; afterwards the study would wait. Without effect in a flow of the user's.
+    """
+    if _patient is not None:
+        _patient.client.max_retries = REQUEST_TRIES
 
 
 @contextmanager
@@ -155,6 +166,7 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         api_url: use this API; None: that of the settings.
         auth: its password.
     """
+    global _patient
     from prefect import context
     from prefect.events.clients import PrefectEventsClient
     from prefect.events.worker import EventsWorker
@@ -164,14 +176,12 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         PREFECT_API_REQUEST_TIMEOUT,
         PREFECT_API_URL,
         PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
-        PREFECT_CLIENT_MAX_RETRIES,
         PREFECT_SERVER_EPHEMERAL_ENABLED,
     )
 
     before, client = context.GLOBAL_SETTINGS_CONTEXT, EventsWorker._client_override
     updates: dict[Any, Any] = {
         PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
-        PREFECT_CLIENT_MAX_RETRIES: REQUEST_TRIES,
         PREFECT_SERVER_EPHEMERAL_ENABLED: False,
     }
     if api_url is not None:
@@ -180,11 +190,12 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
             PREFECT_API_AUTH_STRING: auth,
             PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
         }
-    settings = before.settings.copy_with_update(updates=updates)
+    _patient = settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
     if settings.api.key is None:  # by default each event that a dead server does not take is tried again for seconds
-        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=0)
+        # without any further try, a server that was busy at the first loses all events that wait for the connection
+        EventsWorker.set_client_override(PrefectEventsClient, reconnection_attempts=REQUEST_TRIES)
     try:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
@@ -192,5 +203,5 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away, see api_watch.py
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
             worker.drain_all(timeout=seconds)
-        context.GLOBAL_SETTINGS_CONTEXT = before
+        context.GLOBAL_SETTINGS_CONTEXT, _patient = before, None
         EventsWorker._client_override = client

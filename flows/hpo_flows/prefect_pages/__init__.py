@@ -1,1 +1,1 @@
-"""Pages of a study in Prefect: a copy of its journal, never needed for the study to go on."""
+"""The flow and tasks of a study, its log and its page in Prefect; a study goes on without any of it."""

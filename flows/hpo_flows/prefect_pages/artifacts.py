@@ -1,11 +1,9 @@
-"""Artifacts of a study while it runs, in the Prefect UI: one page (best, rungs, picture, links), and a bar of progress.
-
-Both are made once and then changed in place: a new version for every change would fill the timeline with dots.
-"""
+"""The page of a study while it runs, an artifact in the Prefect UI: best result, rungs, picture, links."""
 
 from __future__ import annotations
 
 import base64
+import logging
 import re
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -23,11 +21,12 @@ from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.rungs import RungNames, bracket_views, entry_levels, grouped_brackets, halt_words, rung_rows
 from hpo_core.views.summary import best_result, front_members, front_rows, other_best_words, rule_words
-from hpo_flows.progress import Pace, remaining_units
+from hpo_flows.progress import Pace
 
 SOONEST = 4.0
 """Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
 LATEST = 60.0
+log = logging.getLogger("hpo.prefect")
 
 
 def artifact_key(study: str, what: str) -> str:
@@ -115,87 +114,55 @@ def _address(url: str) -> str:
     return re.sub(r"[<>\\\s\x00-\x1f\x7f]", lambda found: quote(found[0]), url)
 
 
-class StudyArtifacts:
-    """The artifacts of one flow run.
+class StudyArtifact:
+    """The artifact of one flow run: made once, then changed in place; new versions would fill the timeline with dots.
 
-    Args:
-        flow_run: the flow run they belong to.
-        began: when its controller began, in seconds since the epoch.
+    It is drawn in the thread of the study's loop, and sent by another.
     """
 
-    def __init__(
-        self,
-        study: Study,
-        flow_run: UUID,
-        *,
-        began: float,
-    ) -> None:
+    def __init__(self, study: Study, flow_run: UUID) -> None:
         self._study = study
         self._flow_run = flow_run
-        self._pace = Pace(study, before=max(0.0, time.time() - began))
-        self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
+        self.pace = Pace(study)
+        self._made: UUID | None = None
+        self._drawn: ArtifactUpdate | None = None
+        self._sent: ArtifactUpdate | None = None
         self._due = 0.0
 
-    def on_tick(self, client: SyncPrefectClient) -> None:
-        """Bring the artifacts up to date where that is due."""
+    def on_tick(self) -> None:
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + min(LATEST, max(SOONEST, self._pace.elapsed() / 60))
-            self.update(client)
+            self._due = time.monotonic() + min(LATEST, max(SOONEST, self.pace.elapsed() / 60))
+            self.draw()
 
-    def update(self, client: SyncPrefectClient, links: Mapping[str, str] | None = None) -> None:
-        """Bring the artifacts up to date now.
+    def draw(self, links: Mapping[str, str] | None = None) -> None:
+        """Draw it as of now.
 
         Args:
             links: title to target, for example MLflow and the report; see :func:`study_markdown`.
         """
-        for what, (kind, data, description) in self._shown(links).items():
-            update = ArtifactUpdate(data=data, description=description)
-            if what not in self._made:
-                made = client.create_artifact(
-                    ArtifactCreate(
-                        key=artifact_key(self._study.name, what),
-                        type=kind,
-                        data=data,
-                        description=description,
-                        flow_run_id=self._flow_run,
-                    )
-                )
-                self._made[what] = (made.id, update)
-            elif self._made[what][1] != update:
-                client.update_artifact(self._made[what][0], update)
-                self._made[what] = (self._made[what][0], update)
-
-    def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
-        # Content of the artifacts now: type, data, description by the end of their keys.
         study = self._study
         words, why = self._words(), _halted(study)
-        described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
-        page = study_markdown(study, words, links or {})
-        shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
-        share: Any = self._share()
-        if share is None and (before := self._made.get("progress")) is not None:
-            share = before[1].data  # nothing says how far a halted study is, and 2 jobs are not running any more
-        if share is not None:
-            shown["progress"] = ("progress", share, "; ".join(filter(None, (why, words))))
-        return shown
+        described = f"{why}; study {study.name}: {words}" if why else f"Study {study.name}: {words}"
+        try:
+            self._drawn = ArtifactUpdate(data=study_markdown(study, words, links or {}), description=described)
+        except Exception:  # a page is no reason to end a study
+            log.exception("the page of study %r cannot be drawn", study.name)
+
+    def send(self, client: SyncPrefectClient) -> None:
+        if (drawn := self._drawn) is None or drawn == self._sent:
+            return
+        if self._made is None:
+            key, text = artifact_key(self._study.name, "study"), drawn.model_dump(exclude_unset=True)
+            made = ArtifactCreate(key=key, type="markdown", flow_run_id=self._flow_run, **text)
+            self._made = client.create_artifact(made).id
+        else:
+            client.update_artifact(self._made, drawn)
+        self._sent = drawn
 
     def _words(self) -> str:
         study = self._study
         if study.finished:
-            return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
+            return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self.pace.elapsed())}."
         halted = study.state.halted is not None
         words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, driven=not halted)}"
-        if halted:
-            return words
-        return f"{words}, {duration(self._pace.elapsed())} elapsed{self._pace.eta_words()}"
-
-    def _share(self) -> float | None:
-        # Percent of the units of training that are done; None where nothing says how many there will be.
-        study = self._study
-        if study.finished:
-            return 100.0
-        left = remaining_units(study)
-        if left is None or study.state.halted is not None:
-            return None
-        done = study.state.resource_used
-        return round(100.0 * done / max(done + left, 1), 1)
+        return words if halted else f"{words}, {duration(self.pace.elapsed())} elapsed{self.pace.eta_words()}"

@@ -1,47 +1,39 @@
-"""The log and the artifacts of a study in its Prefect flow run, as the journal tells of them.
+"""The log and the artifact of a study in its Prefect flow run, and an ear for what becomes of that run.
 
-A thread of the flow's process only reads the journal, so what happens in Prefect neither delays nor ends training, but
-for an interrupt. While the API does not answer, the journal is not read on; what is new there is shown afterwards.
+The study's loop writes lines and pages, at most as often as they are shown, and a thread of the flow's process sends
+them: what happens in Prefect neither delays nor ends training, but for an interrupt. What is new while the API does not
+answer is shown afterwards.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
-from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
-import httpx
+from prefect import get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import LogCreate
 from prefect.exceptions import Pause
 from prefect.states import Running
 
 from hpo_core.execution.loop import Observer
-from hpo_core.journal.protocol import Journal
-from hpo_core.model.errors import JournalError, StudyNotFoundError
-from hpo_core.model.events import AttemptReported, Entry, JobGranted
-from hpo_core.model.trial import RESULTS
+from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
-from hpo_flows.prefect_pages.artifacts import StudyArtifacts
-from hpo_flows.prefect_pages.flow_states import log_line
-from hpo_flows.progress import Pace, ResultLines, standing
+from hpo_flows.prefect_pages.artifacts import StudyArtifact
+from hpo_flows.progress import ResultLines, standing
 
 POLL_SECONDS = 0.3
 EACH = 100
 """Lines of the log that tell of one job each: of the first results, and of different failures."""
-JOURNAL_SECONDS = 5.0
-"""Until a journal that cannot be reached is tried again."""
 QUIET_SECONDS = 120.0
 """Until the log of a study says how far it is, where nothing else was said."""
-_LINES = 200
-"""Lines of a log that are sent together."""
 log = logging.getLogger("hpo.prefect")
 
 
@@ -50,43 +42,24 @@ class RunCancelledError(KeyboardInterrupt):
 
 
 class StudyPages(Observer):
-    """Shows how a study goes on in the present flow run, in a thread of its own, and heeds what becomes of the run.
+    """Shows how a study goes on in the present flow run, and heeds what becomes of the run.
 
     Args:
-        name: the study, which need not be in the journal yet.
-        open_journal: called again where the journal cannot be reached.
         say: told what a person at the controller's terminal should know.
         heeds_runs: whether the study ends once this flow run, or one that it is part of, is cancelled.
     """
 
-    def __init__(
-        self,
-        name: str,
-        open_journal: Callable[[], Journal],
-        *,
-        flow_run: UUID,
-        say: Callable[[str], None],
-        heeds_runs: bool = False,
-    ) -> None:
-        self._name = name
-        self._open_journal = open_journal
+    def __init__(self, study: Study, *, flow_run: UUID, say: Callable[[str], None], heeds_runs: bool = False) -> None:
+        self._study = study
         self._flow_run = flow_run
         self._say = say
         self._heeds_runs = heeds_runs
-        self.links: Mapping[str, str] = {}
-        """Links to what belongs to the study, by title: shown at its end."""
-        self._driven: Study | None = None
-        self._start = 1
-        """The first entry that counts as news."""
-        self._began = time.time()
-        self._study: Study | None = None
-        """The study as it is shown; None until it is in the journal."""
-        self._journal: Journal | None = None
-        self._thread: threading.Thread | None = None
+        self._artifact = StudyArtifact(study, flow_run)
+        self._result_lines = ResultLines(study)
+        self._lines: deque[tuple[int, str]] = deque((logging.WARNING, notice) for notice in notices_of(study))
         self._ended = threading.Event()
         self._interrupt: BaseException | None = None
         self._above: list[UUID] | None = None
-        self._lines: list[LogCreate] = []
         self._reports = 0
         self._failures: set[str] = set()
         """Messages of failures that are in the log."""
@@ -94,59 +67,88 @@ class StudyPages(Observer):
         self._asked = 0.0
         self._answers = True
         self._told = False
+        self._thread: threading.Thread | None = None
 
-    # In the thread of the study's loop.
-
-    def begin(self, study: Study) -> StudyPages:
-        """Begin with what the study records next."""
-        self._driven, self._start, self._began = study, study.seq, time.time()
-        # of the flow run's context, which has the settings of its Prefect
+    def start(self) -> StudyPages:
+        # in the flow run's context, which has the settings of its Prefect
         self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
         self._thread.start()
         return self
+
+    # In the thread of the study's loop.
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        line = self._result_lines.lines(report, granted)[0]
+        failures = len(self._failures)
+        if report.outcome not in RESULTS and failures < EACH:
+            self._failures.add(report.message)
+        if self._reports < EACH or len(self._failures) > failures:
+            self._write(logging.INFO, line)
+        self._reports += 1
 
     def on_tick(self) -> None:
         """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
 
         Not where nothing is left to run: a study that has ended ends its run.
         """
-        is_over = self._driven is not None and self._driven.at_rest and not self._driven.state.running
-        if self._interrupt is not None and not is_over:
+        if news := self._result_lines.news():
+            self._write(logging.WARNING, news)
+        elif time.monotonic() - self._written >= QUIET_SECONDS:
+            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.pace)}")
+        self._artifact.on_tick()
+        if self._interrupt is not None and (self._study.state.running or not self._study.at_rest):
             raise self._interrupt
 
     def close(self) -> None:
         """The controller records no more."""
+        if news := self._result_lines.news():
+            self._write(logging.WARNING, news)
+        self._artifact.draw()
         self._ended.set()
 
-    def finish(self, deadline: float) -> bool:
-        """Wait until all is shown, links included; returns whether it is."""
-        if self._thread is None:
-            return True
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
-            return False
-        if self._study is not None and self.links:
+    def finish(self, deadline: float, links: Mapping[str, str]) -> bool:
+        """Wait until all is shown; returns whether it is.
+
+        Args:
+            links: to what belongs to the study, by title.
+        """
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+            if self._thread.is_alive():
+                return False
+        if links:
+            self._artifact.draw(links)
             with get_client(sync_client=True) as client:
-                self._artifacts.update(client, self.links)
+                self._artifact.send(client)
         return True
+
+    def _write(self, level: int, words: str) -> None:
+        self._written = time.monotonic()
+        self._lines.append((level, words))
 
     # In a thread.
 
     def _follow(self) -> None:
+        logger = get_run_logger()
         with get_client(sync_client=True) as client:
             while True:
-                ended = self._ended.is_set()  # before the journal is read: what was recorded until then is shown
-                shown = self._api_answers(client) and self._show_news(client, to_end=ended)
-                if ended and shown:
-                    break
+                ended = self._ended.is_set()  # before it is sent: what was written until then is shown
+                if self._api_answers(client) and self._send(client, logger) and ended:
+                    return
                 if ended:  # whoever waits for this has a limit
                     time.sleep(POLL_SECONDS)
                 else:
                     self._ended.wait(POLL_SECONDS)
-            with contextlib.suppress(Exception):  # the API went away at this moment
-                if self._study is not None:
-                    self._artifacts.update(client)
-                self._send_log(client)
+
+    def _send(self, client: SyncPrefectClient, logger: Any) -> bool:
+        while self._lines:
+            logger.log(*self._lines.popleft())
+        try:
+            self._artifact.send(client)
+        except Exception as error:  # also an assertion of Prefect's client
+            log.debug("Prefect's page is not up to date: %s", error)
+            return False
+        return True
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
         if time.monotonic() - self._asked >= ASK_SECONDS:
@@ -171,7 +173,7 @@ class StudyPages(Observer):
             # else Prefect calls the run Failed once that time is over, whatever its dialog promises
             state = state.model_copy(deep=True)
             state.state_details.pause_timeout = None
-            state.message = f"Study {self._name!r} is halted until this run, or `hpo resume`, goes on with it."
+            state.message = f"Study {self._study.name!r} is halted until this run, or `hpo resume`, goes on with it."
             client.set_flow_run_state(self._flow_run, state, force=True)
         states = [state]
         if self._heeds_runs:
@@ -183,80 +185,6 @@ class StudyPages(Observer):
                 self._interrupt = RunCancelledError()
             elif one.is_paused() and self._interrupt is None:
                 self._interrupt = Pause("suspended", state=one)
-
-    def _show_news(self, client: SyncPrefectClient, *, to_end: bool) -> bool:
-        try:
-            if self._study is None and not self._open_study():
-                return to_end  # it ended before it began its study
-            news = self._news()
-        except JournalError as error:
-            log.warning("the journal cannot be read now: %s", error)
-            if self._study is None:
-                self._ended.wait(JOURNAL_SECONDS)
-            return False
-        for entry in news:
-            self._show(entry)
-        assert self._study is not None
-        if not to_end and time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._pace)}", time.time())
-        try:
-            self._artifacts.on_tick(client)
-            self._send_log(client)
-        except Exception as error:  # also an assertion of Prefect's client
-            log.debug("Prefect's pages are not up to date: %s", error)
-            return False
-        return True
-
-    def _open_study(self) -> bool:
-        if self._journal is None:
-            self._journal = self._open_journal()
-        try:
-            study = Study.open(self._name, self._journal, at=self._start - 1)
-        except StudyNotFoundError:
-            return False
-        self._study = study
-        self._artifacts = StudyArtifacts(study, self._flow_run, began=self._began)
-        self._result_lines = ResultLines(study)
-        self._pace = Pace(study)
-        for notice in notices_of(study):
-            self._write(logging.WARNING, notice, time.time())
-        return True
-
-    def _news(self) -> list[Entry]:
-        assert self._study is not None and self._journal is not None
-        if self._journal.info(self._name).entries == self._study.seq:
-            return []
-        return list(self._journal.entries(self._name, self._study.seq))
-
-    def _show(self, entry: Entry) -> None:
-        assert self._study is not None
-        self._study.replay(entry)
-        if isinstance(entry.stimulus, AttemptReported):
-            report, state = entry.stimulus.report, self._study.state
-            granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
-            line = self._result_lines.lines(report, granted)[0]
-            failures = len(self._failures)
-            if report.outcome not in RESULTS and failures < EACH:
-                self._failures.add(report.message)
-            if self._reports < EACH or len(self._failures) > failures:
-                self._write(logging.INFO, line, entry.time)
-            self._reports += 1
-        if news := self._result_lines.news():
-            self._write(logging.WARNING, news, entry.time)
-
-    def _write(self, level: int, words: str, at: float) -> None:
-        self._written = time.monotonic()
-        self._lines.append(log_line(self._flow_run, level, words, datetime.fromtimestamp(at, UTC)))
-
-    def _send_log(self, client: SyncPrefectClient) -> None:
-        while self._lines:
-            try:
-                client.create_logs(self._lines[:_LINES])
-            except httpx.HTTPStatusError as error:  # the server refuses them, and would again
-                if error.response.status_code >= 500:
-                    raise
-                log.warning("lines of the flow run's log are missing: %s", error)
-            del self._lines[:_LINES]
 
 
 def runs_above(client: SyncPrefectClient, run: UUID) -> list[UUID]:

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +30,11 @@ from prefect.task_engine import run_task_async
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.events import StudyExtended
 from hpo_core.model.trial import RESULTS, Generation, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
+from hpo_core.views.formatting import plural
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.states import attempt_state
 from hpo_flows.prefect_pages.read_back import Begun
@@ -118,20 +117,12 @@ def _repeat_log(report: Report, logger: Any) -> None:
 
 
 @dataclass(slots=True)
-class _Epoch:
-    """An epoch of the models of a rung, while some model is in it or before it."""
-
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    models: int = 0
-
-
-@dataclass(slots=True)
 class _Group:
-    """A rung or generation whose task runs."""
+    """A rung or generation whose task runs, or an epoch of the models of a rung."""
 
     context: asyncio.Future[TaskRunContext]
     """The context of its task run, once that began."""
-    ended: asyncio.Event
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
     counts: list[int] = field(default_factory=lambda: [0, 0])
     """Jobs that completed, attempts that did not."""
     under_way: int = 0
@@ -140,7 +131,14 @@ class _Group:
     """The logger of its task run, once that began."""
     at: dict[JobKey, int] = field(default_factory=dict)
     """Epoch that each model is in; 0 until its first unit begins. Of hopping studies."""
-    epochs: dict[int, _Epoch] = field(default_factory=dict)
+    epochs: dict[int, _Group] = field(default_factory=dict)
+    """Epochs that some model is in or before."""
+    models: int = 0
+    """Models that have entered the epoch."""
+
+    def words(self) -> str:
+        completed, others = self.counts
+        return plural(self.models, "model") if self.models else f"{completed} jobs completed, {others} attempts did not"
 
 
 class StudyTasks:
@@ -232,11 +230,9 @@ class StudyTasks:
         self._call(self._enter_epoch, job, number)
 
     def now(self) -> float:
-        """Seconds on the executor's clock."""
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """Wait as the inner executor does; jobs whose tasks have their slots begin."""
         self._inbox = inbox
         self._submit_ready()
         goes_on = self._inner.wait(inbox, until)
@@ -294,10 +290,9 @@ class StudyTasks:
 
     def _begin(self, job: Job, slot: Slot) -> None:
         name = group_name(job)
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = _Group(self._loop.create_future(), asyncio.Event())
-            self._start(self._hold(name, group, isinstance(job.stage, Generation)))
+        if (group := self._groups.get(name)) is None:
+            held = generation if isinstance(job.stage, Generation) else rung
+            group = self._groups[name] = self._open(held, name)
         group.under_way += 1
         group.at[job.key] = 0
         if self._per_job:
@@ -312,17 +307,22 @@ class StudyTasks:
         self.begun.append((context.task, context.task_run))
         return context
 
-    async def _hold(self, name: str, group: _Group, is_generation: bool) -> None:
+    def _open(self, held: Any, name: str, around: _Group | None = None) -> _Group:
+        group = _Group(self._loop.create_future())
+
         async def body() -> State[Any]:
             context = self._note_begun()
             group.logger = get_run_logger()
             group.context.set_result(context)
             await group.ended.wait()
-            completed, others = group.counts
-            return Completed(message=f"{completed} jobs completed, {others} attempts did not")
+            return Completed(message=group.words())
 
-        held = generation if is_generation else rung
-        await held(name, body, return_state=True)  # type: ignore[misc]
+        async def hold() -> None:
+            with nullcontext() if around is None else (await around.context).model_copy():
+                await held(name, body, return_state=True)
+
+        self._start(hold())
+        return group
 
     def _enter_epoch(self, of: Job, number: int) -> None:
         group = self._groups.get(group_name(of))
@@ -330,19 +330,9 @@ class StudyTasks:
             return
         group.at[of.key] = number
         if number not in group.epochs:
-            group.epochs[number] = _Epoch()
-            self._start(self._hold_epoch(number, group.epochs[number], group))
+            group.epochs[number] = self._open(epoch, f"epoch {number}", group)
         group.epochs[number].models += 1
         self._end_epochs(group)
-
-    async def _hold_epoch(self, number: int, held: _Epoch, group: _Group) -> None:
-        async def body() -> State[Any]:
-            self._note_begun()
-            await held.ended.wait()
-            return Completed(message=f"{held.models} model{'s' * (held.models != 1)}")
-
-        with (await group.context).model_copy():
-            await epoch(f"epoch {number}", body, return_state=True)  # type: ignore[misc]
 
     def _end_epochs(self, group: _Group) -> None:
         first = min(group.at.values(), default=None)
@@ -374,13 +364,16 @@ class StudyTasks:
             one_run: dict[str, Any] = {"task_run_id": uuid4(), "parameters": {"name": name, "body": body}}
             until = None
             while of.key in self._queued:
+                asked = self._loop.time()
                 try:
                     await run_task_async(limited, return_type="state", **one_run)
                 except Exception as error:
                     if of.key not in self._queued:
                         raise
-                    until = until or self._loop.time() + LIMIT_SECONDS
-                    if self._loop.time() > until:
+                    now = self._loop.time()
+                    if until is None or now - asked > LIMIT_SECONDS:  # so long waits only who is told to
+                        until = now + LIMIT_SECONDS
+                    if now > until:
                         log.warning("%s begins without its concurrency limits: %s", name, error)
                         await run_task_async(job, return_type="state", **one_run)
                         return
@@ -426,24 +419,20 @@ class StudyTasks:
         self._ending.set()
 
 
-def is_per_rung(spec: StudySpec, extra: int = 0) -> bool:
+def is_per_rung(study: Study) -> bool:
     """True if a study has a task run per rung, and not per job (``prefect`` of the spec)."""
-    jobs = expected_jobs(spec, extra)
-    tasks = spec.prefect.tasks
+    jobs, prefect = expected_jobs(study), study.spec.prefect
     few = jobs is not None and jobs <= JOB_GRAIN_LIMIT
-    return tasks == "rungs" or (tasks != "jobs" and not few and not spec.prefect.tags)
+    return prefect.tasks == "rungs" or (prefect.tasks != "jobs" and not few and not prefect.tags)
 
 
-def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
-    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
+def expected_jobs(study: Study) -> int | None:
+    """Jobs of a study if nothing fails, mispromotions aside.
 
     Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
     """
-    method = create_method(spec)
-    if extra:
-        method.apply(StudyExtended(extra))
-    rungs = method.rungs()
-    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
-    if spec.stop.total_resource is not None:
-        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
+    rungs, total = study.method.rungs(), study.spec.stop.total_resource
+    known = [] if is_unlimited(study.spec) else [sum(rung.expected for rung in rungs)]
+    if total is not None:
+        known.append(total // min(rung.level for rung in rungs) + 1)
     return min(known, default=None)

@@ -1,4 +1,4 @@
-"""A study in Prefect: one flow, a task for each rung or generation, in that a task for each job.
+"""A study in Prefect: one flow, a task for each rung or generation, in that a task for each job; how its run ends.
 
 ``study_run/study_flow.py`` is the body of the flow: it drives the study's loop. ``prefect_pages/study_tasks.py`` calls
 the tasks as the loop submits jobs. Nothing is cached, retried or stored here: the journal is the record.
@@ -6,6 +6,7 @@ the tasks as the loop submits jobs. Nothing is cached, retried or stored here: t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from inspect import Parameter, Signature
@@ -14,8 +15,21 @@ from typing import Any
 from prefect import Flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from hpo_core.model.short_text import cut
+from hpo_core.security.masking import masked
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+from hpo_core.spec.sent_functions import short_name
+from hpo_core.study import Study
+from hpo_core.terminal.output import best_line
+from hpo_core.views.failure_reasons import failed_words
+from hpo_core.views.rungs import halt_words
 
 TaskBody = Callable[[], Awaitable[State[Any]]]
+_MOST_SHOWN = 20_000
+"""Most characters of a setting among the parameters of a flow run."""
 
 
 def tune_flow(study: str, parameters: Mapping[str, Any], body: Callable[[], State[Any]]) -> Callable[..., Any]:
@@ -59,3 +73,41 @@ async def job(name: str, body: TaskBody) -> State[Any]:
 async def epoch(name: str, body: TaskBody) -> State[Any]:
     """Hold an epoch of the models of a rung that hop over partitions, from the first that begins it to the last."""
     return await body()
+
+
+def tags_of(spec: StudySpec) -> list[str]:
+    """Tags of a study's flow run: a list of runs is filtered by them."""
+    return ["hpo", spec.study, spec.search.method, *([f"pool {spec.pool_name}"] if spec.pool_name else [])]
+
+
+def shown_parameters(spec: StudySpec) -> dict[str, Any]:
+    """Parameters of the flow run of a study that no form describes: its name, and what of its file is not as usual.
+
+    Values of thousands of entries (a record, partitions) are cut: a Prefect server takes half a megabyte.
+    """
+    usual = {name: field.get_default(call_default_factory=True) for name, field in StudySpec.model_fields.items()}
+    said = {name: value for name, value in spec.plain().items() if getattr(spec, name) != usual[name]}
+    found: dict[str, Any] = {"name": said.pop("study")}
+    for name, value in said.items():
+        if isinstance(value, str):
+            value = short_name(value)  # of a function that was sent by value
+        text = json.dumps(value)
+        found[name] = value if len(text) <= _MOST_SHOWN else cut(text)
+    return found
+
+
+def end_state(study: Study, cure: str) -> State[Any]:
+    """The final state of a flow run whose study ended by itself.
+
+    Args:
+        cure: what to do about a study that gave up, or has no result.
+    """
+    if why := failed_words(study, cure):
+        return failed(why)
+    halted = None if study.finished else study.state.halted
+    words = "" if halted is None else f"{halt_words(study.spec, halted)}; "
+    return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
+
+
+def failed(message: str) -> State[Any]:
+    return Failed(message=masked(terminal_text(message, lines=True)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
 from hpo_core.model.errors import HpoError
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.study import Study
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
     check_api,
@@ -21,28 +20,19 @@ from hpo_flows.prefect_api.connection import (
     patient_prefect,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.study_run.session import Session
+
+_FLOW = "hpo_flows.study_run.study_flow"  # which imports Prefect
 
 
-def drive_study(
-    session: Session,
-    action: str,
-    *,
-    prefect: bool,
-    cure: Callable[[Study], str],
-    ended: Callable[[Study, Summary], None],
-    with_password: bool = False,
-) -> None:
+def drive_study(session: Session, *, prefect: bool, with_password: bool = False) -> None:
     """Drive a session's study as a Prefect flow: below the present one, or in the API of the settings, or in a server.
 
     For a study that is over, nothing is started. Where the home's own server does not start, the study runs without
     Prefect, and says so.
 
     Args:
-        action: begins the name of the flow run: tune, resume, extend or rerun.
         prefect: False drives it without Prefect.
-        cure: words about a study that gave up, or has no result.
-        ended: called once the study has ended by itself, before Prefect is waited for.
         with_password: whether ``session.inform`` is told the password of the home's own server.
 
     Raises:
@@ -50,14 +40,14 @@ def drive_study(
     """
     if session.is_over:
         session.inform(f"study {session.name} is finished: there is nothing left to train")
-        ended(*session.end_again())
+        session.ended(*session.end_again())
         return
     services = {"Prefect API": prefect, "MLflow projection": bool(session.trackers.uri)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")
     if not prefect:
         session.start_cluster()
-        ended(*session.run())
+        session.ended(*session.run())
         return
     if find_spec("prefect") is None:
         raise HpoError(
@@ -65,30 +55,33 @@ def drive_study(
             "or run the study without it: --no-prefect, or prefect: off."
         )
     if is_in_flow_run():
-        from hpo_flows.study_run.study_flow import run_as_subflow
-
-        run_as_subflow(session, action, cure=cure, ended=ended)
-    elif (api := configured_api()) is not None:
-        check_api(api)
         session.start_cluster()
-        with _environment(client_environment()), _quiet_console(), patient_prefect():
-            import_module("hpo_flows.study_run.study_flow").run_study(session, action, cure=cure, ended=ended)
-    else:
-        with closing(SharedServer(session.home.folder / "prefect")) as server:
+        import_module(_FLOW).run_as_subflow(session)
+        return
+    with ExitStack() as stack:
+        if (api := configured_api()) is not None:
+            check_api(api)
+            session.start_cluster()
+            stack.enter_context(_environment(client_environment()))
+            stack.enter_context(_quiet_console())
+            stack.enter_context(patient_prefect())
+        else:
+            server = stack.enter_context(closing(SharedServer(session.home.folder / "prefect")))
             server.start()
             session.start_cluster()
-            with _environment(client_environment(server.folder)):
-                flow = import_module("hpo_flows.study_run.study_flow")  # takes seconds, beside server and cluster
-                try:
-                    server.wait()
-                except PrefectServerError as error:
-                    session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
-                    ended(*session.run())
-                    return
-                word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
-                session.inform(f"Prefect UI while it runs: {server.url} ({word})")
-                with _quiet_console(), patient_prefect(server.api_url, server.auth):
-                    flow.run_study(session, action, cure=cure, ended=ended)
+            stack.enter_context(_environment(client_environment(server.folder)))
+            import_module(_FLOW)  # takes seconds, beside server and cluster
+            try:
+                server.wait()
+            except PrefectServerError as error:
+                session.say(f"Prefect does not run this study, which goes on: {terminal_text(str(error))}")
+                session.ended(*session.run())
+                return
+            word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
+            session.inform(f"Prefect UI while it runs: {server.url} ({word})")
+            stack.enter_context(_quiet_console())
+            stack.enter_context(patient_prefect(server.api_url, server.auth))
+        import_module(_FLOW).run_study(session)
 
 
 @contextmanager

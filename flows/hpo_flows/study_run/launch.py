@@ -56,6 +56,7 @@ def launch(
         prefect: whether it is shown in Prefect; None: as the study says.
     """
     session = Session(home, name, spec=spec, force=force, extend=extend)
+    session.action = action
     shown = session.spec.prefect.tasks != "off" if prefect is None else prefect
     crowding = oversubscription(session.spec, available_cores(), os.environ)
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
@@ -83,7 +84,8 @@ def launch(
                 ending.enter_context(one_interrupt(*ENDS))
                 _show_in_terminal(session, drawn if has_board else None, as_json)
                 is_read = err.is_terminal
-                drive_study(session, action, prefect=shown, cure=cure_words, ended=ended, with_password=is_read)
+                session.ended = ended
+                drive_study(session, prefect=shown, with_password=is_read)
             except KeyboardInterrupt:
                 drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")

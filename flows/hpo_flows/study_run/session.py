@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -38,7 +39,7 @@ from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import check_function
-from hpo_core.views.failure_reasons import another_name, no_result_words
+from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.wiring import wire
@@ -133,6 +134,12 @@ class Session:
         self._force = force
         self._extend = extend
         self._objective = objective
+        self.action = "tune" if spec is not None else "extend" if extend else "resume"
+        """Begins the name of its flow run; of a rerun, too."""
+        self.cure: Callable[[Study], str] = cure_words
+        """Words about a study that gave up, or has no result."""
+        self.ended: Callable[[Study, Summary], None] = lambda study, summary: None
+        """Called once the study has ended by itself, before Prefect is waited for."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
         self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
@@ -169,12 +176,11 @@ class Session:
         """Shows a person what went wrong beside the study."""
         self.wait_for: Callable[[str], None] = lambda words: None
         """Shows a person what the end of the study waits for."""
-        self._start_ended: threading.Event | None = None
-        """Set once the start of the cluster has ended, however; None: nobody began it.
+        self._start: Future[None] | None = None
+        """The start of the cluster; None: nobody began it.
 
-        Not the thread itself: one that is joined when Ctrl-C comes counts as ended from then on (Python 3.11).
+        Not its thread: one that is joined when Ctrl-C comes counts as ended from then on (Python 3.11).
         """
-        self._start_error: BaseException | None = None
         self._closing: threading.Thread | None = None
 
     def _importable(self) -> StudySpec:
@@ -258,21 +264,20 @@ class Session:
             try:
                 self.executor.start()
             except BaseException as error:
-                self._start_error = error
-            finally:
-                ended.set()
+                made.set_exception(error)
+            else:
+                made.set_result(None)
 
-        ended = self._start_ended = threading.Event()
+        made = self._start = Future()
         threading.Thread(target=start, name="start-cluster", daemon=True).start()
 
     def wait_for_cluster(self) -> None:
-        if self._start_ended is None:
+        if self._start is None:
             self.start_cluster()
-        assert self._start_ended is not None
-        while not self._start_ended.wait(NEWS_SECONDS):
+        assert self._start is not None
+        while wait([self._start], NEWS_SECONDS).not_done:
             self._tell(self.executor.news())
-        if self._start_error is not None:
-            raise self._start_error
+        self._start.result()
 
     def inform(self, words: str) -> None:
         self.trackers.say(words)
@@ -390,9 +395,9 @@ class Session:
     def close(self) -> None:
         """End what was started; safe to call twice."""
         self.wait_for("ending the workers")
-        if self._start_ended is not None:
+        if self._start is not None:
             self.executor.abandon_start()
-            self._start_ended.wait(START_ENDS_SECONDS)
+            wait([self._start], START_ENDS_SECONDS)
         if self._closing is not None:
             self._closing.join()
         self.executor.close()

@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -27,18 +27,16 @@ from prefect.states import Cancelled
 
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
 from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
-from hpo_flows.prefect_api.connection import is_in_flow_run
-from hpo_flows.prefect_pages.flow_states import end_state, failed, shown_parameters, tags_of
+from hpo_flows.prefect_api.connection import is_in_flow_run, wait_less
 from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
 from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
-from hpo_flows.prefect_pages.tune_flow import tune_flow
-from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.prefect_pages.tune_flow import end_state, failed, shown_parameters, tags_of, tune_flow
+from hpo_flows.study_run.session import Session
 
 log = logging.getLogger("hpo.prefect")
 LAST_SECONDS = 17.0
@@ -47,20 +45,10 @@ INTERRUPTED_SECONDS = 3.0
 """The same after an interrupt: whoever interrupts waits."""
 
 
-def run_study(
-    session: Session,
-    action: str,
-    *,
-    cure: Callable[[Study], str],
-    ended: Callable[[Study, Summary], None] = lambda study, summary: None,
-    after: Any = None,
-) -> None:
+def run_study(session: Session, *, after: Any = None) -> None:
     """Drive a session's study in a flow run of its own, below the present one if there is any.
 
     Args:
-        action: begins the name of the flow run: tune, resume, extend or rerun.
-        cure: words about a study that gave up, or has no result.
-        ended: called once the study has ended by itself, before Prefect is waited for.
         after: the result of a task of the present flow run that Prefect's graph shows the study to follow from.
 
     Raises:
@@ -73,11 +61,12 @@ def run_study(
 
     def body() -> State[Any]:
         nonlocal is_over
+        wait_less()
         if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
         try:
-            study = drive(session, action, ended=ended, owns_run=True)
-            return end_state(study, cure(study))
+            study = drive(session, owns_run=True)
+            return end_state(study, session.cure(study))
         except Exception as error:  # of the training function, with its traceback as a note
             raised.append(error)
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
@@ -100,8 +89,9 @@ def run_study(
         if not is_over:  # its flow run could not be made
             if is_in_flow_run() or isinstance(error, HpoError):
                 raise
-            session.say(f"Prefect does not run this study, which goes on ({type(error).__name__}: {error}).")
-            ended(*session.run())
+            goes_on = "goes on without its concurrency limits" if session.spec.prefect.tags else "goes on"
+            session.say(f"Prefect does not run this study, which {goes_on} ({type(error).__name__}: {error}).")
+            session.ended(*session.run())
             return
         if not api_is_unreachable():  # else it was said
             session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
@@ -109,23 +99,17 @@ def run_study(
         raise raised[0]
 
 
-def run_as_subflow(
-    session: Session, action: str, *, cure: Callable[[Study], str], ended: Callable[[Study, Summary], None]
-) -> None:
+def run_as_subflow(session: Session) -> None:
     """Drive a session's study in a subflow of the flow run, or of that of the task, which calls.
-
-    Args:
-        ended: called once the study has ended by itself, before Prefect is waited for.
 
     Raises:
         CancelledRun: the subflow was cancelled; the study is halted and can go on.
         Abort: likewise, where a flow run that it is part of was cancelled and no runner of Prefect ends that.
     """
     try:
-        session.start_cluster()
         session.say = session.warn = get_run_logger().warning
         session.trackers.say = get_run_logger().info
-        run_study(session, action, cure=cure, ended=ended)
+        run_study(session)
     except RunCancelledError:
         name = session.name
         words = (
@@ -152,17 +136,10 @@ def _end_cancelled_runs() -> bool:
 
 
 @masked_errors()
-def drive(
-    session: Session,
-    action: str,
-    *,
-    ended: Callable[[Study, Summary], None] = lambda study, summary: None,
-    owns_run: bool = False,
-) -> Study:
+def drive(session: Session, *, owns_run: bool = False) -> Study:
     """Drive a session's study inside the present flow run: rungs and jobs are its tasks.
 
     Args:
-        ended: called once the study has ended by itself, before Prefect is waited for.
         owns_run: whether the flow run is of this process: the drive ends once it, or one that it is part of, is
             cancelled, and the next study of this home ends it as Crashed if this process is killed. To a run of a
             deployment its worker and Prefect see.
@@ -172,65 +149,56 @@ def drive(
         Pause: the flow run was paused; the study was halted, as by an interrupt.
     """
     mask_logs()
-    run, earlier = label_run(session, action, owns_run=owns_run)
-    url = session.journal_url
-    pages = StudyPages(
-        session.name,
-        lambda: open_journal(url, reading=True),
-        flow_run=run,
-        say=session.say,
-        heeds_runs=owns_run,
-    )
+    run, earlier = label_run(session, owns_run=owns_run)
     tasks: list[StudyTasks] = []
+    pages: list[StudyPages] = []
+
+    def show(study: Study) -> StudyPages:
+        pages.append(StudyPages(study, flow_run=run, say=session.say, heeds_runs=owns_run))
+        return pages[-1].start()
 
     def wrap(study: Study, executor: Executor) -> Executor:
         made = StudyTasks(
             executor,
             study.spec.metric.name,
-            per_job=not is_per_rung(study.spec, study.state.extra_configs),
+            per_job=not is_per_rung(study),
             tags=study.spec.prefect.tags,
             full=partial(full_groups, study),
         )
         tasks.append(made)
-        session.executor.show_in(str(run), f"{action}-{study.name}")
+        session.executor.show_in(str(run), f"{session.action}-{study.name}")
         if isinstance(executor, HoppingExecutor) and (study.spec.search.outline().max_resource or 0) <= JOB_GRAIN_LIMIT:
             executor.on_unit = made.note_epoch
         return made
 
     session.wrap = wrap
-    session.add_observer(pages.begin)
-    seconds = INTERRUPTED_SECONDS
+    session.add_observer(show)
+    seconds, links = INTERRUPTED_SECONDS, dict[str, str]()
     try:
         study, summary = session.run()
         seconds = LAST_SECONDS
-        ended(study, summary)
-        pages.links = summary.links
+        session.ended(study, summary)
+        links = summary.links
         return study
     finally:
         session.wait_for("showing its end in Prefect")
-        if not _show_end(tasks, pages, run, earlier, time.monotonic() + seconds):
+        deadline = time.monotonic() + seconds
+        for each in tasks:
+            each.close(max(0.0, deadline - time.monotonic()))
+        begun = [one for each in tasks for one in each.begun]
+        is_shown = False
+        with suppress(Exception), get_client(sync_client=True) as client:  # of an API that went away at this moment
+            is_shown = (
+                wait_for_return(deadline)
+                and set_differing(client, run, begun, deadline=deadline, earlier=earlier)
+                and all(each.finish(deadline, links) for each in pages)
+            )
+        if not is_shown:
             wait_no_more()
             session.say("Prefect does not show all of this study: its API does not answer. The journal has it.")
 
 
-def _show_end(tasks: list[StudyTasks], pages: StudyPages, run: UUID, earlier: set[UUID], deadline: float) -> bool:
-    # End the tasks, and have Prefect show all of a study; returns whether it does.
-    pages.close()
-    for each in tasks:
-        each.close(max(0.0, deadline - time.monotonic()))
-    try:
-        with get_client(sync_client=True) as client:
-            return (
-                wait_for_return(deadline)
-                and all(set_differing(client, run, each.begun, deadline=deadline, earlier=earlier) for each in tasks)
-                and pages.finish(deadline)
-            )
-    except Exception as error:  # the API went away at this moment
-        log.debug("the end of the study is not shown: %s: %s", type(error).__name__, error)
-        return False
-
-
-def label_run(session: Session, action: str, *, owns_run: bool) -> tuple[UUID, set[UUID]]:
+def label_run(session: Session, *, owns_run: bool) -> tuple[UUID, set[UUID]]:
     """Name the present flow run ``ACTION-STUDY`` and tag it with study and method.
 
     Returns:
@@ -241,5 +209,5 @@ def label_run(session: Session, action: str, *, owns_run: bool) -> tuple[UUID, s
     with get_client(sync_client=True) as client:
         end_killed_runs(client, home)
         process = process_words(home) if owns_run else None
-        client.update_flow_run(run, name=f"{action}-{session.name}", tags=tags, infrastructure_pid=process)
+        client.update_flow_run(run, name=f"{session.action}-{session.name}", tags=tags, infrastructure_pid=process)
         return run, end_task_runs(client, run)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +22,6 @@ from hpo_core.pool.words import standing_of
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
 
-POOL_NEWS_SECONDS = 10.0
-"""Least seconds between two lines about the pool."""
-
 
 class NewsTeller(Observer):
     """Observer that tells a person the news of the cluster, or of the placer, as time passes.
@@ -38,37 +34,21 @@ class NewsTeller(Observer):
         self._tell = tell
 
     def on_tick(self) -> None:
-        """Tell what is new."""
         self._tell()
 
 
-class PoolNews(NewsTeller):
-    """Observer that tells a person when the study's share of its pool changes much, or studies come and go there.
+def pool_news(seat: PoolSeat) -> Callable[[], str]:
+    """The function that says how a study stands in its pool, when others have come or gone there."""
+    known: set[str] = set()
 
-    Args:
-        seat: of the study in its pool.
-        tell: tells a line.
-    """
+    def news() -> str:
+        nonlocal known
+        if seat.position is None or (found := {row.study for row in seat.others}) == known:
+            return ""
+        known = found
+        return standing_of(seat.row, seat.others).words
 
-    def __init__(self, seat: PoolSeat, tell: Callable[[str], None]) -> None:
-        super().__init__(self._look)
-        self._seat = seat
-        self._say = tell
-        self._said: tuple[int, tuple[str, ...]] = (-1, ())
-        self._next = 0.0
-
-    def _look(self) -> None:
-        seat, now = self._seat, time.monotonic()
-        if seat.position is None or now < self._next:
-            return
-        found = seat.position.share, tuple(sorted(row.study for row in seat.others))
-        came_or_went = found[1] != self._said[1]
-        if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
-            return
-        if found[1] or self._said[1]:
-            self._next = now + POOL_NEWS_SECONDS
-            self._say(standing_of(seat.row, seat.others).words)
-        self._said = found
+    return news
 
 
 @dataclass
@@ -118,7 +98,8 @@ def wire(
         else:
             pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
         found.executor, found.seat = pooled, pooled.seat
-        found.observers.append(PoolNews(found.seat, tell))
+        news = pool_news(found.seat)
+        found.observers.append(NewsTeller(lambda: tell(news())))
     if spec.hops:
         hopping = HoppingExecutor(
             found.executor,
