@@ -116,6 +116,10 @@ GONE = (
         "its studies' clusters", until=_SINCE_THEN,
     ),
     GoneSetting(
+        ("share", "preempt"), (), "ends no job for a share", "slots change hands as jobs end, so at rungs",
+        until=_SINCE_THEN,
+    ),
+    GoneSetting(
         ("cluster", "interface"), (), "takes Dask's", "set jobqueue.slurm.interface in Dask's configuration",
         until=_SINCE_THEN,
     ),

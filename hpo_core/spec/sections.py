@@ -23,7 +23,6 @@ from pydantic import (
 )
 
 from hpo_core.model import limits
-from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
@@ -211,6 +210,10 @@ class PrefectSpec(Part):
         return self
 
 
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+
+
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 
@@ -235,13 +238,6 @@ class ShareSpec(Part):
         ge=LEAST_PRIORITY,
         le=MOST_PRIORITY,
         description="Studies of a higher priority get all slots that they can use first. `hpo share` changes it.",
-    )
-    preempt: float | None = Field(
-        default=None,
-        ge=1,
-        le=86_400,
-        description="Seconds that the study waits for its share before it gets a slot by ending the youngest attempt "
-        "of the study that has most above its share; that attempt goes on from its checkpoint later. null: only wait.",
     )
 
 

@@ -52,10 +52,6 @@ def excess(share: ShareSpec | None, most: ShareSpec, *, at_address: bool) -> str
         return f"share.weight = {share.weight:g} is more than {most.weight:g}"
     if share.priority > most.priority:
         return f"share.priority = {share.priority} is more than {most.priority}"
-    if share.preempt is not None and most.preempt is None:
-        return f"share.preempt = {share.preempt:g} ends attempts of other studies"
-    if share.preempt is not None and most.preempt is not None and share.preempt < most.preempt:
-        return f"share.preempt = {share.preempt:g} is less than {most.preempt:g} seconds"
     if at_address and share.pool != most.pool:
         named = "none is named" if most.pool is None else f"the pool is {most.pool!r}"
         return f"share.pool = {share.pool!r} leaves nothing to the other studies at that address ({named})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, share
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
+from hpo_core.pool.executor import join_pool
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import pools_of
 from hpo_core.pool.words import standing_of
@@ -59,9 +58,9 @@ class PoolNews(NewsTeller):
 
     def _look(self) -> None:
         seat, now = self._seat, time.monotonic()
-        if seat.position is None or now < self._next:
+        if not seat.mine.beat or now < self._next:
             return
-        found = seat.position.share, tuple(sorted(row.study for row in seat.others))
+        found = seat.share, tuple(sorted(row.study for row in seat.others))
         came_or_went = found[1] != self._said[1]
         if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
             return
@@ -110,13 +109,9 @@ def wire(
     placer = Placer() if shared_devices is None else shared_devices  # one without jobs has length 0
     cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
-    shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
-        if spec.hops:
-            shared = pooled, _ = join_workers(cluster, study, pools=pools, terms=terms)
-        else:
-            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
+        pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
         found.executor, found.seat = pooled, pooled.seat
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
@@ -125,10 +120,7 @@ def wire(
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting],
-            workers_due=None if shared is None else functools.partial(PoolSeat.due, shared[0].seat),
         )
-        if shared is not None:
-            shared[1].useful = hopping.useful_workers
         found.executor = hopping
         found.after.append(lambda: hopping.keep_only([*study.state.waiting]))
     if shared_devices is not None:
