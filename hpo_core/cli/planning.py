@@ -13,7 +13,7 @@ import typer
 from hpo_core.cli.output import AsJson, HomeOption, JournalOption, err, out, print_json
 from hpo_core.home import Home
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.partitioning.manifest import MANIFEST
+from hpo_core.partitioning.resolution import MANIFEST
 from hpo_core.partitioning.splitting import TRAINING, VALIDATION, partition_data
 from hpo_core.views.formatting import plural
 

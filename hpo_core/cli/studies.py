@@ -387,7 +387,7 @@ def share(
         MOST_WEIGHT,
         AddressClusterSpec,
     )
-    from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
+    from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")

@@ -95,7 +95,6 @@ class HopWorker:
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
-        """Set the partitions that the worker holds."""
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""
@@ -221,13 +220,11 @@ class Board:
         visiting.charged = cost
 
     def withdraw(self, visiting: Visiting) -> None:
-        """The configuration no longer waits."""
         assert visiting.entry is not None
         del self.waiting[bisect_left(self.waiting, visiting.entry)]
         visiting.entry = None
 
     def take(self, visiting: Visiting, partition: int) -> None:
-        """A unit on this partition begins."""
         self.withdraw(visiting)
         visiting.left &= ~(1 << partition)
         visiting.work -= self.prices[partition]

@@ -166,7 +166,6 @@ class Estimates:
         return self._known.setdefault(architecture, {}).setdefault(key, KnownNeed())
 
     def key(self, params: Mapping[str, Any]) -> str:
-        """Equal for jobs with the same need."""
         return key_of(self._values(params))
 
     def least_memory(self, params: Mapping[str, Any], architecture: str) -> int | None:

@@ -71,7 +71,6 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def whole_jobs(self) -> int:
-        """Demand in whole jobs."""
         return self.demand - self.demand % self.job_slots
 
 
@@ -129,7 +128,7 @@ def divide(capacity: int, members: Iterable[Member], turn: int = 0) -> dict[str,
     left = max(0, capacity)
     for equals in _classes(ordered):
         ideal = ideal_shares(left, equals)
-        gangs = [one for one in equals if one.job_slots > max(1, ideal[one.study])]
+        gangs = [one for one in equals if one.job_slots > max(Fraction(1), ideal[one.study])]
         for gang in _in_turn(gangs, ideal, turn, _ROOT):
             if gang.job_slots <= left:
                 shares[gang.study] = gang.job_slots

@@ -105,7 +105,6 @@ class SlotPlaces:
         return each._replace(slot=ranks[0]._replace(others=tuple(ranks[1:])), names=names)
 
     def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        """The inventory as far as jobs may run there."""
         if self._workers is None:
             most = len(begin)
         else:
@@ -219,7 +218,6 @@ class PooledExecutor:
         return self.places.offered(inventory, self.seat.open(now), running)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job, or keep it until something is held for it."""
         with self._lock:
             self._waiting[next(self._numbers)] = Submitted(job, slot, on_report, self.places.of(slot))
             self._most = max(self._most, self._count())
@@ -343,7 +341,7 @@ def join_pool(
     if isinstance(placer, SharedDevices):
         demand = functools.partial(_devices_demanded, study, placer.devices_for, study.spec.jobs_on_device)
         places = NamedPlaces(demand, name=pool_name)
-    elif study.spec.hops:
+    elif study.spec.room_word == "worker":  # its models hop
         places = NamedPlaces(functools.partial(_models_demanded, study), is_usable=holds_all(study.spec))
     else:
         places = SlotPlaces(study, threads if terms.unit == "worker" else None)

@@ -79,15 +79,14 @@ def _address(place: str, host: str) -> str:
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
-    """A study's part in its pool, as its settings say."""
-    share = spec.sharing
+    share, unit = spec.sharing, spec.slot_word
     return Terms(
         pool=pool_of(spec, owner.host),
         study=spec.study,
         owner=f"{owner.label()}:{owner.born:.2f}",
         weight=share.weight,
         priority=share.priority,
-        unit="device" if spec.packs else "worker" if isinstance(spec.cluster, AddressClusterSpec) else "slot",
+        unit="worker" if unit == "slot" and isinstance(spec.cluster, AddressClusterSpec) else unit,
     )
 
 
@@ -165,7 +164,6 @@ class PoolSeat:
 
     @property
     def row(self) -> PoolRow:
-        """The study's own row, as of the last look."""
         return PoolRow(self.terms.pool, self.terms.study, self.mine)
 
     def open(self, now: float) -> set[str]:
@@ -283,7 +281,7 @@ class PoolSeat:
         # are noted anew after a time in which nobody looked.
         anew = now > self._last_look + LEASE_SECONDS / 2
         known, self._signs, self.others = self._signs, {}, []
-        own, gone = PoolRow(self.terms.pool, self.terms.study, None), []
+        own, gone = PoolRow(self.terms.pool, self.terms.study, None), list[PoolRow]()
         for row in rows:
             sign = known.get(row.study)
             member = row.member

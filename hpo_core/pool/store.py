@@ -66,7 +66,6 @@ class Pools:
         self._is_there = False
 
     def all(self) -> list[PoolRow]:
-        """The rows of all pools."""
         return [_row(raw) for raw in self._read(_all_rows)]
 
     def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:

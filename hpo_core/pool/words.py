@@ -31,7 +31,6 @@ class Standing(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """All of it, in two sentences."""
         member = self.member
         terms = f"weight {member.weight:g}" + (f", priority {member.priority}" if member.priority else "")
         words = (

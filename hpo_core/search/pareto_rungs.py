@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.judged_results import Infeasible
+from hpo_core.search.method import Infeasible
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]

@@ -225,7 +225,7 @@ RULES = (
     "A job takes the seconds that the past has for it, else the overhead and its trial's own seconds per unit, on "
     "workers as fast as the past ones were on average, however many there are.",
 )
-"""What the simulation takes for granted, for people."""
+"""Assumptions of the simulation, for people."""
 
 
 class PastCurves:

@@ -19,9 +19,9 @@ class GoneSetting(NamedTuple):
     read: tuple[Any, ...]
     """Recorded values with which a study is read; empty: with any."""
     now: str
-    """How this version is, as the end of a sentence."""
+    """End of the sentence `this version ...`."""
     instead: str = ""
-    """What to do instead, for a study file that sets it; empty: the setting stays, without the other values."""
+    """Cure for a study file that sets it; empty: the setting stays, without the other values."""
     only: tuple[str, str] | None = None
     """Setting beside it, and the value of it that the setting belonged to; None: any."""
     until: str = _WITH_ALL

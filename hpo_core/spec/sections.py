@@ -394,7 +394,6 @@ class ClusterSettings(Part):
 
     @property
     def place(self) -> str:
-        """Where it runs, in words."""
         return f"a cluster of kind {self.kind}"
 
     @property
@@ -457,7 +456,6 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def place(self) -> str:
-        """The scheduler's address."""
         return self.address
 
     @property
@@ -529,7 +527,6 @@ class LocalCudaClusterSpec(ClusterSettings):
 
     @property
     def place(self) -> str:
-        """Where it runs, in words."""
         return "the GPUs of a machine"
 
     @property

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.hops import Visit
 from hpo_core.model.partition_file import PartitionFile, natural_order
+from hpo_core.model.trial import Visit
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpo_core.model.events import JobGranted, TrialStopped
-from hpo_core.placement.speedups import kappa
 from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.evolution import Parents, TrialSession
@@ -22,6 +21,7 @@ from hpo_core.search.pasha import PashaSearch
 from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.search.sha import ShaSearch
+from hpo_core.study.gang_sizes import kappa
 from tests.conftest import fresh, make_spec
 
 ETAS = st.one_of(

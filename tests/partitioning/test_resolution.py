@@ -10,8 +10,7 @@ import pytest
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.partitioning.manifest import Manifest
-from hpo_core.partitioning.resolution import with_partitions
+from hpo_core.partitioning.resolution import Manifest, with_partitions
 from hpo_core.spec.data import DataSpec
 from tests.spec.test_data_settings import data_of, spec_with
 

@@ -15,8 +15,7 @@ import torch
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.partitioning.holdings import Holdings
-from hpo_core.partitioning.manifest import read_manifest
-from hpo_core.partitioning.resolution import with_partitions
+from hpo_core.partitioning.resolution import read_manifest, with_partitions
 from hpo_core.partitioning.splitting import partition_data
 from tests.spec.test_data_settings import data_of, spec_with
 

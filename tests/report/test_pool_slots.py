@@ -113,7 +113,7 @@ def test_whole_devices_of_a_pool_are_counted_once_each() -> None:
 
 def test_workers_of_models_that_hop_are_drawn_as_far_as_the_journal_knows() -> None:
     pools = MemoryPools()
-    holdings = {f"worker-{number}": [number] for number in range(4)}
+    holdings = {f"worker-{number}": range(4) for number in range(4)}
     players = [Hopper(name, pools, holdings) for name in ("one", "two")]
     PlayedCluster(dict.fromkeys(holdings, 1), *players).play(200.0)
     series = read_series(players[0].study.journal.entries("one"))

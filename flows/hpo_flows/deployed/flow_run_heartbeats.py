@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from hpo_core.model.process_start import lives
+from hpo_core.journal.protocol import lives
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -17,7 +17,7 @@ import time
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
-from hpo_core.model.process_start import started
+from hpo_core.journal.protocol import started
 from hpo_core.security.private_files import private_folder
 from hpo_flows.deployed.flow_run_heartbeats import CHECK_SECONDS, WATCHED
 
