@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,8 +34,8 @@ MODES: dict[str, dict[str, Any]] = {
     "population": {**PLAIN, "search": {"method": "pbt", "population": 4, "generations": 4, "steps_per_generation": 2}},
 }
 KILLS = [
-    ("waits", signal.SIGKILL), ("trains", signal.SIGKILL), ("waits", signal.SIGSTOP), ("zygote", signal.SIGKILL),
-    ("trains", signal.SIGSTOP), ("worker", signal.SIGKILL), ("zygote", signal.SIGSTOP),
+    ("process", signal.SIGKILL), ("process", signal.SIGSTOP), ("zygote", signal.SIGKILL), ("process", signal.SIGKILL),
+    ("process", signal.SIGSTOP), ("worker", signal.SIGKILL), ("zygote", signal.SIGSTOP),
 ]  # fmt: skip
 
 
@@ -57,16 +56,12 @@ def is_zygote(process: psutil.Process) -> bool:
 
 
 def chosen(what: str, roots: Iterable[psutil.Process], runs: Runs) -> psutil.Process | None:
-    """A process of that kind, if there is one now; for a worker its zygote."""
-    waiting = {word.split("/")[-2] for word in Path("/proc/net/unix").read_text().split() if "@hpo-idle/" in word}
+    """A process of that kind, if there is one now: one that trains or waits for a job; for a worker its zygote."""
     for zygote in zygotes(roots, runs):
         try:
             children = [one for one in zygote.children() if is_zygote(one)]
-            is_waiting = str(zygote.pid) in waiting
-            if what in ("zygote", "worker") and children:
-                return zygote
-            if children and what in ("waits", "trains") and is_waiting == (what == "waits"):
-                return children[0]
+            if children:
+                return children[0] if what == "process" else zygote
         except psutil.Error:
             continue
     return None
