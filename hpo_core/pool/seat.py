@@ -237,7 +237,7 @@ class PoolSeat:
         # What it says, and which of the names that it holds it is to give back.
         mine = msgspec.structs.replace(
             self.mine,
-            beat=self.mine.beat + (now >= self._next_beat),
+            beat=(self.mine.beat + (now >= self._next_beat)) % MOST_SLOTS,  # a row that states more is damaged
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
             seen=use.seen,
