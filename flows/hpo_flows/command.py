@@ -12,12 +12,12 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
-from hpo_core.cli.output import AsJson, Force, HomeOption, JournalOption, Name, UsePrefect, err, out
-from hpo_core.cli.without_terminal import outlive_terminal
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.replay.audit import damage_named
+from hpo_core.terminal.output import AsJson, Force, HomeOption, JournalOption, Name, UsePrefect, err, out
+from hpo_core.terminal.without_terminal import outlive_terminal
 from hpo_flows.early_interrupt import end_at_interrupt
 
 

@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpo_core.cli.output import best_line
 from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.terminal.output import best_line
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import (

@@ -16,13 +16,13 @@ from typing import Any
 from rich.console import Console
 from rich.progress_bar import ProgressBar
 
-from hpo_core.cli.output import SafeConsole
-from hpo_core.cli.without_terminal import LossyStream
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
 from hpo_core.report.pictures import Bar, headline, line, table
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.terminal.output import SafeConsole
+from hpo_core.terminal.without_terminal import LossyStream
 from hpo_flows.progress import BoardNotes, LiveBoard, PlainLines, drawn_board, redraw_seconds, rung_cells
 
 log = logging.getLogger("hpo.python")

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.report.pictures import decision_picture
+from hpo_core.retraining.decision_picture import decision_picture
 from hpo_core.retraining.model_registry import (
     KEY,
     Candidate,
@@ -42,7 +42,6 @@ from hpo_core.retraining.promotion_policy import (
     tuned_for_worse,
 )
 from hpo_core.retraining.repeated_studies import (
-    DATA,
     fingerprint,
     repeats_spec,
     trials_of_repeats,
@@ -50,6 +49,7 @@ from hpo_core.retraining.repeated_studies import (
 )
 from hpo_core.security.private_files import LockFile
 from hpo_core.spec import StudySpec
+from hpo_core.spec.data import DATA_PARAMETER
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
@@ -211,7 +211,7 @@ class Retraining:
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
-        own = str((source.spec.constants | source.state.trials[trial].params).get(DATA, ""))
+        own = str((source.spec.constants | source.state.trials[trial].params).get(DATA_PARAMETER, ""))
         content = fingerprint(own) if own else ""
         begun = fingerprint(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         run = self.registry.begin(begun, f"first champion of {self.model}", own)
@@ -367,7 +367,7 @@ class Retraining:
         return None, f"artifact {key}. {link}"
 
     def _repeated(self, source: str, trial: int, name: str, data: str | None, *, after: Any = None) -> Study:
-        changes = {} if data is None else {DATA: data}
+        changes = {} if data is None else {DATA_PARAMETER: data}
         entries = list(self.journal.entries(source))
         spec = repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
         return self.study_at_end(name, spec, after=after)
@@ -460,7 +460,7 @@ class Retraining:
         check_function(card.evaluate, spec.pythonpath)
         if deployment.id is not None:
             Permissions.of_environment().check(spec)
-        changes = {} if data is None else {DATA: data}
+        changes = {} if data is None else {DATA_PARAMETER: data}
         trained_here = folder == self.home.study_folder(card.study)
         base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into
         models = tuple(

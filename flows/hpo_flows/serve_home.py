@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
@@ -26,6 +25,7 @@ from hpo_core.report.html_page import html_page, table, write_page
 from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
+from hpo_core.terminal.without_terminal import interrupt_at_end
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
 from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number

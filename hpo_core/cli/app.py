@@ -21,14 +21,15 @@ from typer.core import TyperCommand, TyperGroup
 from hpo_core import __version__
 from hpo_core.cli.debugging import check, try_trial
 from hpo_core.cli.history import history
-from hpo_core.cli.output import err
-from hpo_core.cli.planning import partition, simulate_study, space
+from hpo_core.cli.planning import partition, space
 from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.security.masking import mask_logs, masked
+from hpo_core.simulation.simulate_command import simulate_study
+from hpo_core.terminal.output import err
 
 EXTRAS = {
     "dask": "flows",

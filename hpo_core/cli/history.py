@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from hpo_core.cli.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import meant_or_known
+from hpo_core.terminal.output import AsJson, HomeOption, JournalOption, out, print_json, print_rows
 from hpo_core.views.device_use import MeasuredNeed, measured_needs
 from hpo_core.views.formatting import duration
 

@@ -1,83 +1,18 @@
-"""Commands before a study: simulate, space, partition."""
+"""Commands before a study: space, partition."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from inspect import Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hpo_core.cli.output import AsJson, HomeOption, JournalOption, err, out, print_json
-from hpo_core.home import Home
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning.resolution import MANIFEST
 from hpo_core.partitioning.splitting import partition_data
+from hpo_core.terminal.output import AsJson, err, out, print_json
 from hpo_core.views.formatting import plural
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Question to ``hpo simulate``: a field for each of its options."""
-
-    study_file: Annotated[
-        Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
-    ] = None
-    workers: Annotated[
-        list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
-    ] = None
-    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25
-    from_journal: Annotated[
-        str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
-    ] = None
-    method: Annotated[
-        list[str] | None, typer.Option("--method", help="Another search method; repeatable, to compare.")
-    ] = None
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; the same key again: values to compare."),
-    ] = None
-    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None
-    stragglers: Annotated[
-        float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
-    ] = 0.0
-    drops: Annotated[
-        float, typer.Option("--drops", help="Chance that a job is dropped and granted again, per time of one unit.")
-    ] = 0.0
-    seconds_per_unit: Annotated[
-        float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
-    ] = None
-    overhead: Annotated[
-        float, typer.Option("--overhead", help="Seconds each job takes beside training (made-up curves).")
-    ] = 0.0
-    cost_spread: Annotated[
-        float,
-        typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
-    ] = 0.0
-
-
-def simulate_study(
-    *,
-    picture: Annotated[
-        str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
-    ] = None,
-    home: HomeOption = None,
-    journal: JournalOption = None,
-    as_json: AsJson = False,
-    **options: Any,
-) -> None:
-    """Estimate what a study would take, on virtual workers; nothing is trained."""
-    from hpo_core.cli.simulating import simulate
-
-    simulate(Question(**options), Home(home, journal), picture=picture, as_json=as_json)
-
-
-*_own, _options = signature(simulate_study, eval_str=True).parameters.values()
-simulate_study.__signature__ = Signature(  # type: ignore[attr-defined]
-    [*signature(Question, eval_str=True).parameters.values(), *_own]
-)
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from hpo_core.cli.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
-from hpo_core.cli.without_terminal import interrupt_at_end
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.replay.audit import damage_named
+from hpo_core.terminal.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
+from hpo_core.terminal.without_terminal import interrupt_at_end
 
 if TYPE_CHECKING:
     from hpo_core.tracking.optuna_import import Imported
@@ -114,8 +114,8 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare studies side by side: best value over training and time, final quality, cost."""
-    from hpo_core.cli.output import print_comparison
     from hpo_core.report.comparison import Comparison, write_comparison
+    from hpo_core.terminal.output import print_comparison
 
     place = Home(home, journal)
     source = place.read_journal()
@@ -197,7 +197,7 @@ def import_study(
         folders = [str(folder.resolve()) for folder in code or [Path()]]
         found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
     if as_json:
-        from hpo_core.cli.output import print_json
+        from hpo_core.terminal.output import print_json
 
         print_json(msgspec.to_builtins(found))
         return

@@ -18,7 +18,15 @@ from rich.text import Text
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.debugging import MoreParams, ParamsOption
-from hpo_core.cli.output import (
+from hpo_core.home import Home
+from hpo_core.model.devices.measurement import Usage
+from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
+from hpo_core.model.events import AttemptReported, Entry
+from hpo_core.model.trial import RESULTS, Outcome, Params, Report
+from hpo_core.replay.audit import damage_named
+from hpo_core.security.untrusted_text import json_text, terminal_text
+from hpo_core.study import Study
+from hpo_core.terminal.output import (
     AsJson,
     Force,
     HomeOption,
@@ -34,14 +42,6 @@ from hpo_core.cli.output import (
     status_word,
     study_at,
 )
-from hpo_core.home import Home
-from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
-from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import RESULTS, Outcome, Params, Report
-from hpo_core.replay.audit import damage_named
-from hpo_core.security.untrusted_text import json_text, terminal_text
-from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import plain_visits, visit_lines
 from hpo_core.views.states import attempt_lines, trial_state, trial_story

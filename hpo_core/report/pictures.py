@@ -1,4 +1,4 @@
-"""A study outside its report: SVG pictures of a search and of a decision, and HTML for the output of a notebook's cell.
+"""A study outside its report: SVG pictures of a search and of repeats, and HTML for the output of a notebook's cell.
 
 Pictures have no background, and colours that can be read on white and on dark. Cells have inline styles and the colours
 of the notebook's theme, and their picture is an image: they are read where a page drops styles (GitHub) or scripts.
@@ -10,10 +10,10 @@ import base64
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from statistics import fmean
+from typing import NamedTuple
 
 from hpo_core.model.settings import MetricSpec
 from hpo_core.report.style import BEST, BLUE, FONT, round_ticks, scale, text
-from hpo_core.retraining.model_registry import Decision
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.formatting import number, parameter_value, plural
@@ -137,34 +137,36 @@ def _below(across: float, words: str, bottom: float = _BOTTOM) -> str:
     return f'<text x="{across}" y="{bottom + 18}" text-anchor="middle">{words}</text>'
 
 
-def decision_picture(decision: Decision) -> str:
-    """A dot for each seed of both models, and a line at each mean."""
-    card = decision.challenger
-    values = [loss * card.sign for _, losses in decision.rows for loss in losses]
+class DotRow(NamedTuple):
+    """A row of dots."""
+
+    label: str
+    values: Sequence[float]
+    color: str
+    opacity: float = 0.8
+
+
+def dots_picture(heading: str, rows: Sequence[DotRow], words: str) -> str:
+    """A row of dots for each label, with a line at its mean; ``words`` stand below."""
+    values = [value for row in rows for value in row.values]
     low, high = _padded(min(values), max(values))
     left, right, top, row_height = 220, _WIDTH - 24, 46, 46
-    bottom = top + row_height * len(decision.rows)
+    bottom = top + row_height * len(rows)
     x = _scaled(low, high, left, right)
-
-    parts = [f'<text x="12" y="24" font-size="15" font-weight="600">{escape(decision.headline())}</text>']
+    parts = [f'<text x="12" y="24" font-size="15" font-weight="600">{escape(heading)}</text>']
     parts += [
         f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{top}" y2="{bottom}" stroke="{_GRID}"/>'
         + _below(x(tick), number(tick), bottom)
         for tick in round_ticks(low, high)
     ]
-    for row, (label, losses) in enumerate(decision.rows):
-        middle = top + row_height * (row + 0.5)
-        color = BEST if label.startswith("challenger") else _BLUE
-        opacity = 0.45 if "own data" in label else 0.8
-        mean = x(fmean(losses) * card.sign)
-        parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">{escape(label)}</text>')
-        parts += [_dot(x(loss * card.sign), middle, color, 6, opacity) for loss in losses]
+    for place, row in enumerate(rows):
+        middle = top + row_height * (place + 0.5)
+        mean = x(fmean(row.values))
+        parts.append(f'<text x="{left - 12}" y="{middle + 4}" text-anchor="end">{escape(row.label)}</text>')
+        parts += [_dot(x(value), middle, row.color, 6, row.opacity) for value in row.values]
         parts.append(
             f'<line x1="{mean}" x2="{mean}" y1="{middle - 15}" y2="{middle + 15}" stroke="{_INK}" stroke-width="2"/>'
         )
-    p_value = f"p = {decision.verdict.p_value:.2g}, level {decision.verdict.level:g}"
-    better = "smaller" if card.mode == "min" else "larger"
-    words = f"{card.metric} ({better} is better): a dot per seed, a line per mean; {p_value}"
     return _svg(parts, words, left=left, bottom=bottom)
 
 

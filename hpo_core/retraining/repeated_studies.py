@@ -12,9 +12,7 @@ from hpo_core.model.events import Entry
 from hpo_core.model.rng import derive_seed
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
-
-DATA = "data"
-"""Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
+from hpo_core.spec.data import DATA_PARAMETER
 
 
 def repeats_spec(
@@ -85,9 +83,9 @@ def tuning_spec(source: StudySpec, name: str, *, data: str, studies: Sequence[st
     warm = None if source.search.outline().own_configurations else {"studies": list(studies)}
     changed = {
         "study": name,
-        "space": plain["space"] | {DATA: fixed},
+        "space": plain["space"] | {DATA_PARAMETER: fixed},
         "start_with": [],  # the earlier studies' incumbents are tried first
-        "constants": {one: value for one, value in source.constants.items() if one != DATA},
+        "constants": {one: value for one, value in source.constants.items() if one != DATA_PARAMETER},
         "seed": seed,
         "warm_start": warm,
     }

@@ -16,6 +16,8 @@ from hpo_core.model.short_text import at_most, shown
 from hpo_core.spec.sent_functions import FUNCTION, FunctionName
 
 MANIFEST_SUFFIX = ".json"
+DATA_PARAMETER = "data"
+"""Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
 _WILDCARDS = frozenset("*?[")
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hpo_core.cli.app import GROUPS
-from hpo_core.cli.output import RowTable, print_rows
+from hpo_core.terminal.output import RowTable, print_rows
 from hpo_flows.command import app
 from hpo_flows.progress import LiveBoard
 from tests.cli.test_console import hpo, played

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import time
@@ -125,7 +124,6 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
         if "should match pattern" not in says:  # that Prefect says itself
             assert "Error" not in ended["state"]["message"].partition(":")[0], "a sentence, not a class, comes first"
             assert not any("Traceback" in line for line in deployed.logs(run)), deployed.logs(run)
-        assert ended["total_run_time"] < 15 + 3 * os.getloadavg()[0], "a second on an idle machine"
     assert not grabbed.exists(), "the work pool takes no command from a run"
 
 
@@ -184,7 +182,7 @@ def test_the_log_and_the_page_of_a_failed_run_begin_with_the_reason(deployed: De
         item["key"]: item["description"]
         for item in deployed.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [halted]}}})
     }
-    assert all(words.startswith("Halted: 5 trials failed") and " 0 running" in words for words in described.values())
+    assert all(words.startswith("Halted: 5 trials failed") and " running" not in words for words in described.values())
 
 
 @pytest.mark.slow

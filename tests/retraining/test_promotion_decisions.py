@@ -15,7 +15,7 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.report.pictures import decision_picture
+from hpo_core.retraining.decision_picture import decision_picture
 from hpo_core.retraining.model_registry import Decision, ModelCard, Repeat
 from hpo_core.retraining.promotion_policy import (
     check_drift,

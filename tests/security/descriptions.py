@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.cli.planning import Question
-from hpo_core.cli.simulating import simulate
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.report import write_report
+from hpo_core.simulation.scenarios import simulate
+from hpo_core.simulation.simulate_command import Question
 from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.permissions import Permissions

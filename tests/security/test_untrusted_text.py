@@ -13,7 +13,6 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from hpo_core.cli.output import RowTable, SafeConsole
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal
@@ -25,6 +24,7 @@ from hpo_core.retraining.model_registry import Decision
 from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_row, markdown_text, terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.terminal.output import RowTable, SafeConsole
 from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value

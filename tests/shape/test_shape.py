@@ -38,12 +38,11 @@ LAYERS = [
     {"execution"},
     {"pool"},
     {"views"},
-    {"simulation"},
     {"tracking"},
-    {"retraining"},
     {"report"},
     {"result"},
-    {"integrations"},
+    {"terminal"},
+    {"integrations", "retraining", "simulation"},
     {"cli"},
     {""},
 ]
@@ -157,7 +156,7 @@ def test_core_never_imports_prefect_dask_or_flows() -> None:
     [
         ("study", ["journal.sql"]),
         ("training", ["study", "state", "journal", "search"]),
-        ("simulation", ["training", "tracking", "journal.sql"]),
+        ("simulation", ["training", "journal.sql"]),
         ("report", ["training", "tracking", "journal.sql"]),
     ],
 )

@@ -12,7 +12,6 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Study
 from hpo_core.checkpoints.retention import Hold
-from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
@@ -20,6 +19,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
 from hpo_core.state import StudyState
+from hpo_core.terminal.output import best_line, print_study
 from hpo_core.tracking.mlflow_runs import description
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import other_best_words, summarize

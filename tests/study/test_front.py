@@ -12,13 +12,13 @@ import pytest
 
 from hpo_core import Checkpoint, MemoryJournal, Study
 from hpo_core.checkpoints.retention import LiveCheckpoints
-from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
 from hpo_core.report.curves import front_figure, front_table
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
+from hpo_core.terminal.output import best_line, print_study
 from hpo_core.tracking.mlflow_runs import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import front_members, front_rows

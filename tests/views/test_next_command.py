@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hpo_core import Outcome, Study
-from hpo_core.cli.output import RunResult, out, print_run_result
 from hpo_core.model.errors import HpoError
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
+from hpo_core.terminal.output import RunResult, out, print_run_result
 from hpo_core.views.failure_reasons import (
     another_name,
     command_after,

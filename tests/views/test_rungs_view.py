@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.cli.output import without_repeats
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import Job
+from hpo_core.terminal.output import without_repeats
 from hpo_core.views.rungs import (
     BracketView,
     RungNames,

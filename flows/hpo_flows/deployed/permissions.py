@@ -31,11 +31,10 @@ from typing import Any
 from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.file_urls import settled_database, sqlite_url
-from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.tracking_servers import allowed_tracking, is_allowed
 from hpo_core.spec import StudySpec, load_spec
-from hpo_core.spec.data import DataSpec, in_full, is_manifest
+from hpo_core.spec.data import DATA_PARAMETER, DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
@@ -372,7 +371,7 @@ def _data_values(spec: StudySpec) -> set[str]:
     def walk(value: Any, inside: bool) -> None:
         if isinstance(value, dict):
             for name, one in value.items():
-                walk(one, inside or name == DATA or name.startswith(f"{DATA}."))
+                walk(one, inside or name == DATA_PARAMETER or name.startswith(f"{DATA_PARAMETER}."))
         elif isinstance(value, list | tuple):
             for one in value:
                 walk(one, inside)

@@ -15,13 +15,13 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from hpo_core.cli.output import best_line
 from hpo_core.model.short_text import cut
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
+from hpo_core.terminal.output import best_line
 from hpo_core.views.failure_reasons import failed_words
 from hpo_core.views.rungs import halt_words
 

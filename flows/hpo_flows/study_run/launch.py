@@ -15,8 +15,6 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from hpo_core.cli.output import RunResult, err, out, print_run_result
-from hpo_core.cli.without_terminal import ENDS, interrupt_at_end
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.gpus import available_cores
@@ -24,6 +22,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
+from hpo_core.terminal.output import RunResult, err, out, print_run_result
+from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end
 from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import notices_of, summarize

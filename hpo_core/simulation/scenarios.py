@@ -10,15 +10,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpo_core.cli.output import err, out, print_json, print_rows
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.simulated import SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.page import SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
@@ -36,10 +35,11 @@ from hpo_core.spec.assembly import notices
 from hpo_core.spec.sections import StopSpec
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
+from hpo_core.terminal.output import err, out, print_json, print_rows
 from hpo_core.views.formatting import Spread
 
 if TYPE_CHECKING:
-    from hpo_core.cli.planning import Question
+    from hpo_core.simulation.simulate_command import Question
 
 MOST_SCENARIOS = 24
 

@@ -18,7 +18,6 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from hpo_core.cli.without_terminal import has_columns
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
@@ -29,6 +28,7 @@ from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
+from hpo_core.terminal.without_terminal import has_columns
 from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
     TO_RESUME,

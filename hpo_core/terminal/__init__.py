@@ -1,0 +1,1 @@
+"""Words, tables and streams of a terminal, for all commands."""
