@@ -330,19 +330,21 @@ def join_pool(
     pools: Pools,
     terms: Terms,
     threads: Callable[[], Mapping[str, int]],
+    usable: Callable[[Device], bool] | None = None,
 ) -> PooledExecutor:
     """The executor, on what the study holds in its pool from now on.
 
     Args:
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
+        usable: says on which workers models that hop can train; None: they do not hop.
     """
     places: SlotPlaces | NamedPlaces
     if isinstance(placer, SharedDevices):
         demand = functools.partial(_devices_demanded, study, placer.devices_for, study.spec.jobs_on_device)
         places = NamedPlaces(demand, name=pool_name)
-    elif study.spec.room_word == "worker":  # its models hop
-        places = NamedPlaces(functools.partial(_models_demanded, study), is_usable=holds_all(study.spec))
+    elif usable is not None:
+        places = NamedPlaces(functools.partial(_models_demanded, study), is_usable=usable)
     else:
         places = SlotPlaces(study, threads if terms.unit == "worker" else None)
     return PooledExecutor(executor, PoolSeat(pools, terms, places), places)

@@ -79,14 +79,14 @@ def _address(place: str, host: str) -> str:
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
-    share, unit = spec.sharing, spec.slot_word
+    share, at_address = spec.sharing, isinstance(spec.cluster, AddressClusterSpec)
     return Terms(
         pool=pool_of(spec, owner.host),
         study=spec.study,
         owner=f"{owner.label()}:{owner.born:.2f}",
         weight=share.weight,
         priority=share.priority,
-        unit="worker" if unit == "slot" and isinstance(spec.cluster, AddressClusterSpec) else unit,
+        unit={"slot": "worker" if at_address else "slot", "device": "device"}[spec.slot_word],
     )
 
 

@@ -44,7 +44,7 @@ class Simulated:
     source: str
     """Source of curves and durations."""
     limits: tuple[str, ...]
-    """What the simulation takes for granted."""
+    """Assumptions of the simulation."""
 
     @property
     def repeats(self) -> int:

@@ -18,7 +18,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Job
 from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import join_pool
+from hpo_core.pool.executor import holds_all, join_pool
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
@@ -125,7 +125,9 @@ class Hopper(_Player):
         )
         self.running = self.units
         given = terms_for(name, unit="worker", **terms)
-        self.pooled = join_pool(self.units, self.study, Placer(), pools=pools, terms=given, threads=dict)
+        self.pooled = join_pool(
+            self.units, self.study, Placer(), pools=pools, terms=given, threads=dict, usable=holds_all(spec)
+        )
         self.seat = self.pooled.seat
         self.executor = HoppingExecutor(self.pooled, spec, None)
         self.loop = Loop(self.study, self.executor)

@@ -15,7 +15,7 @@ from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, share
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import join_pool
+from hpo_core.pool.executor import holds_all, join_pool
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import pools_of
 from hpo_core.pool.words import standing_of
@@ -111,7 +111,10 @@ def wire(
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
-        pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
+        usable = holds_all(spec) if spec.hops else None
+        pooled = join_pool(
+            cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads, usable=usable
+        )
         found.executor, found.seat = pooled, pooled.seat
         found.observers.append(PoolNews(found.seat, tell))
     if spec.hops:
