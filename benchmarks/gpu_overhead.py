@@ -77,18 +77,18 @@ def measure(jobs: int, megabytes: int, saved: bool, process: Literal["fresh", "k
     """Medians of new jobs, and of jobs that go on from theirs."""
     from hpo_core.model.trial import Checkpoint, Job, Rung
     from hpo_core.training.child.trainer import Trainer
-    from hpo_core.training.request import JobRequest
+    from hpo_core.training.request import JobRequest, StudySetup
 
     where = (str(result_file.ROOT),)
     trainer = Trainer(OBJECTIVE, where)
     trainer.prepare()
 
+    same: Any = {"study": "gpu", "objective": OBJECTIVE, "metrics": ("loss",), "pythonpath": where}
+    setup = StudySetup(folder="", process=process, **same)
+
     def run(folder: str, trial: int, rung: int, checkpoint: Checkpoint | None) -> tuple[dict[str, float], Any]:
         job = Job(trial, 0, Rung(0, rung), STEPS * (rung + 1), {"megabytes": megabytes, "saved": saved}, checkpoint)
-        request = JobRequest(
-            study="gpu", job=job, objective=OBJECTIVE, metric="loss", seed=1, folder=folder, pythonpath=where,
-            process=process,
-        )  # fmt: skip
+        request = JobRequest(setup=setup, job=job, seed=1).with_setup(folder=folder)
         called = time.monotonic()
         report = trainer.run(request)
         returned = time.monotonic()

@@ -52,7 +52,7 @@ from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, StudySetup
 from hpo_core.views.lineage import read_lineage
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -161,12 +161,12 @@ def real_training(spec: StudySpec, folder: str) -> Train:
     train = load_objective(spec.objective, spec.pythonpath)
     files: dict[str, Checkpoint | None] = {}
 
+    setup = StudySetup(study=spec.study, objective=spec.objective, metrics=(spec.metric.name,), folder=folder)
+
     def run(job: Job) -> Metrics | Outcome:
         start = files[job.checkpoint.uri] if job.checkpoint is not None else None
-        report = run_attempt(train, JobRequest(
-            study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective=spec.objective,
-            metric=spec.metric.name, seed=spec.training_seed(job.trial), folder=folder,
-        ))  # fmt: skip
+        begun = msgspec.structs.replace(job, checkpoint=start)
+        report = run_attempt(train, JobRequest(setup=setup, job=begun, seed=spec.training_seed(job.trial)))
         if report.outcome not in (Outcome.COMPLETED, Outcome.DIVERGED):
             raise SystemExit(f"trial {job.trial}: {report.message}\n{report.detail}")
         files[kept_as(job)] = report.checkpoint

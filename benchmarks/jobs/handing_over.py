@@ -1,7 +1,7 @@
 """Processor time of handing a job to a Dask worker and back, in client, scheduler and workers, without any training.
 
 - ``task``: a Dask task per job;
-- ``call``: a call through the scheduler to a task that stays open, answered when the job is done (what studies do);
+- ``call``: a call through the scheduler to a task that stays open, answered when the job is done (decision 14);
 - ``direct``: the same call straight from the client to the worker;
 - ``event``: a call acknowledged at once, the report published as an event.
 

@@ -23,7 +23,7 @@ from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Report, Rung
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import JobRequest, StudySetup, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 from hpo_flows.dask.executor import DaskExecutor
 
@@ -56,16 +56,15 @@ def by_child(objective: str, jobs: int, folder: Path) -> list[Report]:
         numbers.put(number)
     reports: list[Report] = []
 
+    setup = StudySetup(study="layers", objective=objective, metrics=("loss",), folder=str(folder), pythonpath=(HERE,))
+
     def slot() -> None:
         while True:
             try:
                 number = numbers.get_nowait()
             except queue.Empty:
                 return
-            request = JobRequest(
-                study="layers", job=job(number), objective=objective, metric="loss", seed=1, folder=str(folder),
-                pythonpath=(HERE,),
-            )  # fmt: skip
+            request = JobRequest(setup=setup, job=job(number), seed=1)
             reports.append(decode_report(train_job(encode_request(request))))
 
     threads = [threading.Thread(target=slot) for _ in range(SLOTS)]

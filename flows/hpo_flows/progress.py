@@ -120,9 +120,6 @@ class ResultLines:
             text = f"trial {report.trial} at {last.resource} ({names.label(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:
                 text += f", {names.stop_line(trial.stopped)}"
-            if report.unrestored:
-                more = f", and more: hpo show {study.name} --trial {report.trial}" if len(report.unrestored) > 1 else ""
-                text += f"; not restored from its parent: {report.unrestored[0]}{more}"
         else:
             text = f"trial {report.trial}: {report.outcome}: {report.message}"
         for event in study.state.ceilings[self._ceilings :]:

@@ -70,11 +70,11 @@ def try_trial(
         _keep_sent(spec, home, folder)
         request = request_of(spec, job, Path(folder))
         if steps is not None:
-            request = msgspec.structs.replace(request, unit_is_whole=False)
-        if request.threads is not None:
-            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.threads)))  # read when libraries are loaded
+            request = request.with_setup(unit_is_whole=False)
+        if request.setup.threads is not None:
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.setup.threads)))  # read at import
         try:
-            function = load_objective(request.objective, request.pythonpath)
+            function = load_objective(request.setup.objective, request.setup.pythonpath)
             report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
         except bdb.BdbQuit:
             _say("left by the debugger")
@@ -200,8 +200,8 @@ def check(
                 _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
             )
             if process is not None:
-                request = msgspec.structs.replace(request, process=process)
-            called = short_name(Path(request.objective).name)
+                request = request.with_setup(process=process)
+            called = short_name(Path(request.setup.objective).name)
             shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
 
             def say(what: str) -> None:
@@ -209,7 +209,7 @@ def check(
 
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
-            kept = request.process == "kept"
+            kept = request.setup.process == "kept"
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
         error.exit_code = NOT_RUN
         raise
@@ -229,8 +229,8 @@ def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tup
     spec = _spec_of(file, home)
     _keep_sent(spec, home, folder)
     request = JobRequests(spec, folder).of(first_job(spec, parse_params(given)))
-    if request.unit_is_whole:  # how far a training goes is said here alone
-        return msgspec.structs.replace(request, unit_is_whole=False), None
+    if request.setup.unit_is_whole:  # how far a training goes is said here alone
+        return request.with_setup(unit_is_whole=False), None
     return request, spec.search.outline().max_resource
 
 
@@ -251,8 +251,7 @@ def _spec_of(file: str | Path, home: str | None) -> StudySpec:
 
 def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
     """Copy functions that were sent by value from the study of the home that keeps them."""
-    from hpo_core.spec.sent_functions import digest_of
-    from hpo_core.training.by_value import keep
+    from hpo_core.spec.sent_functions import digest_of, keep
 
     for name in filter(digest_of, spec.functions.values()):
         keep(name, Path(folder), Home(home).folder / "studies")
@@ -262,7 +261,7 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
     from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
     from hpo_core.model.trial import Job, Rung
-    from hpo_core.training.request import JobRequest
+    from hpo_core.training.request import JobRequest, StudySetup
 
     if style not in ("handle", "optuna"):
         raise SpecError(f"--style {style}: write handle or optuna.")
@@ -274,17 +273,19 @@ def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
         space, chosen = _optuna_space(objective, values, folder)
         metric, required = "value", "all"
     return JobRequest(
-        study="check",
+        setup=StudySetup(
+            study="check",
+            objective=objective,
+            metrics=(metric,),
+            required=required,  # type: ignore[arg-type]
+            folder="",
+            pythonpath=(folder,),
+            style=style,
+            space=space,
+            stall_timeout=3600.0,
+        ),
         job=Job(0, 0, Rung(0, 0), target=1, params=chosen),
-        objective=objective,
-        metric=metric,
-        required=required,  # type: ignore[arg-type]
         seed=derive_seed(0, "training", 0),
-        folder="",
-        pythonpath=(folder,),
-        style=style,
-        space=space,
-        stall_timeout=3600.0,
     )
 
 

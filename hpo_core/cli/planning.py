@@ -30,7 +30,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     if found.mode is not None:
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
     gaps = f" Not tried: {'; '.join(found.gaps)}." if found.gaps else ""
-    err.say(f"Called {found.calls} times, mostly at random.{gaps} What is suggested only elsewhere is missing.")
+    err.say(f"Called {found.calls} times, but once at random.{gaps} What is suggested only elsewhere is missing.")
 
 
 def partition(

@@ -59,7 +59,7 @@ class Executor(Protocol):
     """
 
     poll_seconds: float
-    """How often the loop checks inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
+    """Seconds between two checks of inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
 
     def inventory(self) -> Inventory: ...
 

@@ -59,9 +59,9 @@ class InProcessExecutor:
         if objective is not None:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
-        self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
-        if self._requests.load:
-            load_objective(self._requests.load, spec.pythonpath, setting="data.load")
+        self._objective = objective or load_objective(self._requests.setup.objective, spec.pythonpath)
+        if load := self._requests.setup.load:
+            load_objective(load, spec.pythonpath, setting="data.load")
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

@@ -11,8 +11,8 @@ from hpo_core.model.trial import Job, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import threads_of
-from hpo_core.training.by_value import placed
-from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.spec.sent_functions import placed
+from hpo_core.training.request import JobRequest, RankPlace, StudySetup
 
 
 class JobRequests:
@@ -28,16 +28,30 @@ class JobRequests:
     def __init__(self, spec: StudySpec, folder: str) -> None:
         if spec.objective is None:
             raise HpoError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        self.objective = placed(spec.objective, folder)
         self._spec = spec
-        self._folder = folder
-        self.flow_run = ("", "")
-        """Id and name of the Prefect flow run that jobs are part of; empty: there is none."""
-        self.threads = threads_of(spec, available_cores())
-        self.load = placed(spec.functions.get("data.load", ""), folder)
-        self._unit_is_whole = spec.search.unit_is_whole()
-        self._top = spec.search.outline().max_resource
-        self._space = spec.plain()["space"] if spec.style == "optuna" else {}
+        self._top = spec.search.outline().max_resource or 0
+        self.setup = StudySetup(
+            study=spec.study,
+            objective=placed(spec.objective, folder),
+            metrics=tuple(metric.name for metric in spec.objectives),
+            modes=tuple(metric.mode for metric in spec.objectives),
+            constraints=tuple(spec.constraints),
+            required="any" if spec.any_metric else "all",
+            folder=folder,
+            pythonpath=tuple(spec.pythonpath),
+            checkpoint_base=spec.checkpoint_base,
+            style=spec.style,
+            unit_is_whole=spec.search.unit_is_whole(),
+            space=spec.plain()["space"] if spec.style == "optuna" else {},
+            timeout=spec.training.timeout,
+            stall_timeout=spec.training.stall_timeout,
+            partition_folder=spec.partition_folder,
+            load=placed(spec.functions.get("data.load", ""), folder),
+            threads=threads_of(spec, available_cores()),
+            process=spec.training.process,
+            mps=spec.uses_mps,
+            zygote_timeout=spec.training.worker_timeout,
+        )
 
     def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
         """The request of one attempt.
@@ -61,33 +75,11 @@ class JobRequests:
                 else {"validation": (unit.partition,), "weights": (1.0,)}
             )
         return JobRequest(
-            study=spec.study,
+            setup=self.setup,
             job=job,
+            seed=spec.training_seed(job.trial),
             portion=portion,
             gang=gang,
-            mps=spec.uses_mps,
-            objective=self.objective,
-            metric=spec.metric.name,
-            more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
-            constraints=tuple(spec.constraints),
-            modes=tuple(metric.mode for metric in spec.objectives),
-            required="any" if spec.any_metric else "all",
-            seed=spec.training_seed(job.trial),
-            folder=self._folder,
-            pythonpath=tuple(spec.pythonpath),
-            timeout=spec.training.timeout,
-            stall_timeout=spec.training.stall_timeout,
-            threads=self.threads,
-            asks=spec.asks_at_rungs and job.target < (self._top or 0) and type(job.stage) is Rung,
-            process=spec.training.process,
-            zygote_timeout=spec.training.worker_timeout,
-            checkpoint_base=spec.checkpoint_base,
-            elapsed=0.0 if unit is None else unit.elapsed,
-            partition_folder=spec.partition_folder,
-            load=self.load,
+            asks=spec.asks_at_rungs and job.target < self._top and type(job.stage) is Rung,
             **seen,
-            style=spec.style,
-            unit_is_whole=self._unit_is_whole,
-            space=self._space,
-            flow_run=self.flow_run,
         )

@@ -11,8 +11,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -79,86 +78,6 @@ class CheckpointCleanup:
         """Sweep, and wait a limited time for removals at a URL."""
         self.sweep()
         self._removals.drain()
-
-
-class AttemptState(StrEnum):
-    """Where an attempt is."""
-
-    WAITING = "waiting"
-    """Granted, and without a slot."""
-    PLACED = "placed"
-    """Submitted to the executor: it starts or trains."""
-    CANCELLING = "cancelling"
-    """Submitted, and its end was asked for."""
-    DOUBTED = "doubted"
-    """Failed, and held back for a moment: an attempt on the same device may be to blame."""
-    ENDED = "ended"
-    """Reported; the study has not been told yet."""
-
-
-PLACED = (AttemptState.PLACED, AttemptState.CANCELLING)
-
-TRANSITIONS: Mapping[str, tuple[tuple[AttemptState | None, ...], AttemptState | None]] = {
-    "granted": ((None,), AttemptState.WAITING),
-    "dropped": ((AttemptState.WAITING,), None),
-    "withdrawn": ((AttemptState.WAITING,), AttemptState.ENDED),
-    "placed": ((AttemptState.WAITING,), AttemptState.PLACED),
-    "returned": (PLACED, None),
-    "cancelled": (PLACED, AttemptState.CANCELLING),
-    "doubted": (PLACED, AttemptState.DOUBTED),
-    "told": ((*PLACED, AttemptState.DOUBTED, AttemptState.ENDED, None), None),
-}
-"""By transition: the states that it starts from, and the one that it leads to; None: the attempt is not known.
-
-granted: the study wants it. dropped: the study no longer wants it. withdrawn: it was cancelled or refused before it was
-placed. placed: it was submitted. returned: submitting it failed, so nobody will report it.
-cancelled: its end was asked for. doubted: its report is held back. told: the study took its report; one that an earlier
-loop submitted is unknown.
-"""
-
-
-class Attempts:
-    """The attempts of one loop, by (trial, attempt)."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Job] = []
-        """Jobs without a slot, the oldest first."""
-        self.states: dict[JobKey, AttemptState] = {}
-
-    def under_way(self) -> list[JobKey]:
-        """Attempts that were submitted and whose report the study has not taken, in order."""
-        skipped = (AttemptState.WAITING, AttemptState.ENDED)
-        return sorted(key for key, state in self.states.items() if state not in skipped)
-
-    def move(self, transition: str, keys: Iterable[JobKey]) -> None:
-        states, (befores, after) = self.states, TRANSITIONS[transition]
-        for key in keys:
-            if states.get(key) not in befores:
-                raise AssertionError(f"attempt {key} is {states.get(key) or 'unknown'} and cannot be {transition}")
-            if after is None:
-                states.pop(key, None)
-            else:
-                states[key] = after
-
-    def synchronize(self, wanted: Iterable[Job]) -> None:
-        """Replace the waiting jobs by those of the wanted ones that were not submitted yet."""
-        self.move("dropped", [job.key for job in self.waiting])
-        self.waiting = []
-        self.add([job for job in wanted if job.key not in self.states])
-
-    def add(self, jobs: Sequence[Job]) -> None:
-        """Add jobs that the study granted; they wait for slots."""
-        self.waiting += jobs
-        self.move("granted", [(job.trial, job.attempt) for job in jobs])
-
-    def leave(self, transition: str, keys: Sequence[JobKey]) -> None:
-        """Make a transition that takes these jobs out of the waiting ones."""
-        self.move(transition, keys)
-        if len(keys) == len(self.waiting):
-            self.waiting = []
-        elif keys:
-            states = self.states
-            self.waiting = [job for job in self.waiting if states.get((job.trial, job.attempt)) is AttemptState.WAITING]
 
 
 RENEW_SECONDS = 10.0
@@ -235,13 +154,21 @@ class Loop:
         self._takeover = takeover
         self._is_taken_over = takeover is None
         self._inbox = Inbox()
-        self._attempts = Attempts()
+        # an attempt that was granted and not told is in one of these three
+        self._waiting: dict[JobKey, Job] = {}
+        """Jobs without a slot, the oldest first."""
+        self._under_way: set[JobKey] = set()
+        """Attempts that were submitted."""
+        self._withdrawn: set[JobKey] = set()
+        """Attempts that were cancelled or refused before they had a slot; their reports are in the inbox."""
         self._inventory: Inventory | None = None
         """As of the last look."""
         self._homeless: Sequence[JobKey] = ()
         """Attempts on devices that are gone, which nobody else would report."""
         self._doubts: list[tuple[float, Report]] = []
         """Reports that are held back, and since when."""
+        self._doubted: set[JobKey] = set()
+        """Attempts whose reports were held back."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -266,7 +193,7 @@ class Loop:
                 self._take_over(self._takeover)
                 self._is_taken_over = True
             self._notice_capacity()  # whatever happened to the executor since this loop last ran
-            self._attempts.synchronize(study.state.wanted())
+            self._synchronize()
             self._act()
             reports = 0
             most = math.inf if max_reports is None else max_reports
@@ -326,26 +253,26 @@ class Loop:
         A report that the placer doubts is held back, and does not count.
         """
         count, asks = 0, self.study.spec.asks_at_rungs
-        reports, attempts = self._inbox.reports, self._attempts
+        reports = self._inbox.reports
         while reports and count < most:
             report = reports.popleft()
             if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
                 self._notice_capacity()
             key = report.trial, report.attempt
-            judged = self._placer.judge(report, waited=attempts.states.get(key) is AttemptState.DOUBTED)
+            judged = self._placer.judge(report, waited=key in self._doubted)
             if judged is None:
-                attempts.move("doubted", [key])
+                self._doubted.add(key)
                 self._doubts.append((self._executor.now(), report))
                 continue
             granted = self.study.tell_report(judged)
-            attempts.move("told", [key])
+            for known in (self._under_way, self._withdrawn, self._doubted):
+                known.discard(key)
             self._placer.release(key)
             if asks and judged.outcome in RESULTS and report.trial not in self.study.state.running:
                 self._executor.cancel([key])  # its process waits for a next job that was not granted
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
-            if granted:
-                attempts.add(granted)
+            self._await_slots(granted)
             self._act()
             for observer in self._observers:
                 observer.on_report(judged, granted)
@@ -385,71 +312,75 @@ class Loop:
         if inventory != self._inventory:
             self._inventory = inventory
         self._homeless = self._placer.update(self._inventory)
-        if granted := self.study.set_capacity(self._placer.capacity()):
-            self._attempts.add(granted)
+        self._await_slots(self.study.set_capacity(self._placer.capacity()))
+
+    def _await_slots(self, granted: Iterable[Job]) -> None:
+        self._waiting |= {(job.trial, job.attempt): job for job in granted}
+
+    def _synchronize(self) -> None:
+        # Let those of the wanted jobs wait that were not submitted, and no others.
+        self._waiting = {}
+        begun = self._under_way | self._withdrawn
+        self._await_slots(job for job in self.study.state.wanted() if job.key not in begun)
 
     def _act(self) -> None:
-        """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
-
-        In this order: jobs were granted for the room that removed checkpoints leave.
-        """
+        # In this order: jobs were granted for the room that removed checkpoints leave.
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
-        state, attempts = self.study.state, self._attempts
-        if len(attempts.states) != len(
-            state.running
-        ):  # trials were stopped while they train, or an observer had jobs granted
-            attempts.synchronize(state.wanted())
-            wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
-            self._cancel(set(attempts.under_way()) - wanted)
+        state = self.study.state
+        known = len(self._waiting) + len(self._under_way) + len(self._withdrawn)
+        if known != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
+            self._synchronize()
+            self._cancel(self._under_way - {(grant.trial, grant.attempt) for grant in state.running.values()})
         if state.halted is not None and state.halted.rule != "total_resource":  # it counts granted jobs as used
-            self._cancel([job.key for job in attempts.waiting])
+            self._cancel(self._waiting)
         if self._homeless:  # a device that is lost may hold its jobs for ever
             self._cancel(self._homeless)
-        if attempts.waiting:
+        if self._waiting:
             self._place()
 
     def _cancel(self, keys: Iterable[JobKey]) -> None:
-        """Withdraw attempts that wait, cancel those that were submitted.
-
-        Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
-        """
-        keys, states = list(keys), self._attempts.states
-        if waiting := [key for key in keys if states.get(key) is AttemptState.WAITING]:
-            self._attempts.leave("withdrawn", waiting)
+        # Repeated at every poll while an attempt is under way: the first call may come before its worker has it.
+        keys = list(keys)
+        if waiting := [key for key in keys if key in self._waiting]:
             halted = self.study.state.halted
             why = "" if halted is None else halted.reason
-            self._inbox.reports += [
+            self._withdraw(
                 Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why)
                 for trial, attempt in waiting
-            ]
-        if begun := sorted(key for key in keys if states.get(key) in PLACED):
-            self._attempts.move("cancelled", begun)
-            self._executor.cancel(begun)
+            )
+        if begun := self._under_way.intersection(keys) - self._doubted:
+            self._executor.cancel(sorted(begun))
+
+    def _withdraw(self, reports: Iterable[Report]) -> None:
+        for report in reports:
+            key = report.trial, report.attempt
+            del self._waiting[key]
+            self._withdrawn.add(key)
+            self._inbox.reports.append(report)
 
     def _place(self) -> None:
         # Place and submit what can be placed; where jobs share devices, the study may grant more for it.
-        attempts = self._attempts
-        while attempts.waiting:
-            begun, refused = self._placer.place(attempts.waiting, now=self.study.now())
-            if refused:
-                attempts.leave("withdrawn", [(report.trial, report.attempt) for report in refused])
-                self._inbox.reports += refused
-            attempts.leave("placed", [(job.trial, job.attempt) for job, _ in begun])
+        while self._waiting:
+            begun, refused = self._placer.place(list(self._waiting.values()), now=self.study.now())
+            self._withdraw(refused)
+            for job, _ in begun:
+                del self._waiting[job.trial, job.attempt]
             for number, (job, slot) in enumerate(begun):
                 self._submitted += 1
+                self._under_way.add((job.trial, job.attempt))
                 try:
                     self._executor.submit(job, slot, self._inbox.put)
                 except Exception:  # nobody will report it, and another run may start it
+                    self._under_way.discard(job.key)
                     for left, _ in begun[number:]:
-                        attempts.move("returned", [left.key])
                         self._placer.release(left.key)
                     raise
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
-            attempts.add(granted)
+            self._await_slots(granted)
 
     # An end before the end.
 
@@ -457,7 +388,7 @@ class Loop:
         if isinstance(self.study.journal, RetryingJournal):
             self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
-            self._executor.cancel(self._attempts.under_way())
+            self._executor.cancel(sorted(self._under_way))
         finally:
             if not isinstance(error, FencedError | JournalError):
                 with contextlib.suppress(HpoError):  # the first error is the one to show

@@ -21,9 +21,8 @@ from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
-from hpo_core.spec.sent_functions import digest_of
+from hpo_core.spec.sent_functions import digest_of, placed
 from hpo_core.study import Study
-from hpo_core.training.by_value import placed
 from hpo_core.training.objective import load_objective
 
 WRITE_SECONDS = 10.0

@@ -164,7 +164,7 @@ class VirtualAttempt:
     begin: float
     dropped: bool
     end: float = math.inf
-    """When it ends, as far as is known now."""
+    """Time of its end, as far as is known now."""
 
 
 class VirtualExecutor:

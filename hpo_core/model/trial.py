@@ -231,8 +231,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended: float = 0.0
     """Seconds since the epoch (or virtual seconds in a simulation)."""
     unrestored: tuple[str, ...] = ()
-    """Parts that a start from another trial's checkpoint left as built, and why (``model.4.weight: (10, 32) in the
-    checkpoint, (10, 48) here``); at most ``UNRESTORED_LINES``, the last one then counts the rest."""
+    """Parts that a start from another trial's checkpoint left as built, in journals of earlier versions."""
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Changes of the training loop that its checkpoint does not hold, with the cure; unset: nothing was found."""
     usage: UsageField = msgspec.UNSET
@@ -257,8 +256,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 CURVE_POINTS = 64
 """A job's curve is thinned to this many points before it is recorded."""
-UNRESTORED_LINES = 20
-"""A report names so many parts that were not restored, and counts the others."""
 
 
 COLUMNS = frozenset({"trial", "state", "resource", "at", "trained", "bracket", "parent", "attempts"})

@@ -479,7 +479,7 @@ class SlurmClusterSpec(ClusterSettings):
     workers: WorkerCount = Field(
         default=2,
         description="Slurm jobs; each trains one job at a time. ``{min: 0, max: 64}``: as many as the study can use "
-        "now; the others leave the queue and the nodes.",
+        "now; the others end when they are idle.",
     )
     cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
     memory: str = Field(

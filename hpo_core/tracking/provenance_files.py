@@ -26,11 +26,10 @@ from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import CodeFile, code_files
-from hpo_core.spec.sent_functions import digest_of, names_in
+from hpo_core.spec.sent_functions import FOLDER as CODE
+from hpo_core.spec.sent_functions import digest_of, names_in, read
 from hpo_core.spec.study_yaml import as_yaml
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.training.by_value import FOLDER as CODE
-from hpo_core.training.by_value import read
 
 _GIT_SECONDS = 10.0
 

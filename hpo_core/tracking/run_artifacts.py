@@ -15,12 +15,11 @@ from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home
 from hpo_core.model.errors import CheckpointError, ObjectiveError
-from hpo_core.spec.sent_functions import short_name
+from hpo_core.spec.sent_functions import placed, short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.model_build import BuildRequest, Trained
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.trial_description import promotions_csv
-from hpo_core.training.by_value import placed
 from hpo_core.training.user_code import ask_process
 from hpo_core.views.summary import front_members
 

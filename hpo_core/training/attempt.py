@@ -55,7 +55,7 @@ def run_attempt(
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
     Args:
-        function: the training function, or the Optuna objective (``request.style``).
+        function: the training function, or the Optuna objective (``request.setup.style``).
         progress: where steps done are recorded for the zygote; None where no limit is enforced.
         raised: exceptions of the function that are raised again and not reported: in the user's own process Ctrl-C is
             no failure of it.
@@ -69,11 +69,11 @@ def run_attempt(
     state = None
     try:
         if job.checkpoint:
-            base = request.checkpoint_base
+            base = request.setup.checkpoint_base
             if job.unit is not None and job.unit.hopped:
                 base = hop_base(base)
             with progress.storing(job.checkpoint.resource):
-                state = checkpoints.load(request.folder, job.checkpoint, base)
+                state = checkpoints.load(request.setup.folder, job.checkpoint, base)
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
@@ -91,13 +91,13 @@ def run_attempt(
     lines: deque[LogLine] = deque()
     try:
         if request.gang is not None:
-            join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
+            join(request.gang, stall_timeout=request.setup.stall_timeout, alive=handle.alive)
             handle.ranks = Ranks(request.gang)
         seed_all(request.seed)
-        if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
-            torch.set_num_threads(request.threads)  # the module may have set another number
-        with _around(function, request.flow_run) as lines:
-            if request.style == "optuna":
+        if request.setup.threads is not None and (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(request.setup.threads)  # the module may have set another number
+        with _around(function, request.setup.flow_run) as lines:
+            if request.setup.style == "optuna":
                 returned = None  # the objective's value is reported by its trial
                 train_optuna_objective(function, handle, request)
             else:
@@ -148,7 +148,6 @@ def _result(
         curve=curve,
         checkpoint=written,
         started=started,
-        unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
         log=_taken(lines),
     )
@@ -175,7 +174,7 @@ def _failure(
 ) -> Report:
     # The report of an attempt whose training function raised; see run_attempt.
     unit = request.job.unit
-    outcome, message, detail = _outcome(error, request.folder), one_line_message(error), traceback_tail(error)
+    outcome, message, detail = _outcome(error, request.setup.folder), one_line_message(error), traceback_tail(error)
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
     if handle.save_error is not None:  # whatever the function made of it
         outcome, message = Outcome.STORAGE, str(handle.save_error)
@@ -202,7 +201,6 @@ def _failure(
         message,
         detail=detail,
         started=started,
-        unrestored=handle.unrestored,
         doubt=doubt,
         log=_taken(lines),
     )

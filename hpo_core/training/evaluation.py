@@ -18,7 +18,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Params, Rung
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, StudySetup
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import answer_request, ask_process
 
@@ -135,12 +135,11 @@ def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) ->
     at = model.checkpoint.resource
     handle = EvaluationHandle(
         JobRequest(
-            study="evaluation",
+            setup=StudySetup(
+                study="evaluation", objective=request.function, metrics=(request.metric,), folder=model.folder
+            ),
             job=Job(model.trial, 0, Rung(0, 0), target=at, params=model.params, checkpoint=model.checkpoint),
-            objective=request.function,
-            metric=request.metric,
             seed=model.seed,
-            folder=model.folder,
         ),
         checkpoints.load(model.folder, model.checkpoint, model.base),
     )

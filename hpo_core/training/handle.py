@@ -72,8 +72,6 @@ class TrialHandle:
     """Steps to have done at the end (absolute: counted from the trial's start)."""
     parent: int | None
     """The trial whose checkpoint this one starts from; None for its own (only population based training has one)."""
-    unrestored: tuple[str, ...]
-    """What was not restored from ``parent``, and why; known after ``steps()``."""
 
     def __init__(
         self,
@@ -90,7 +88,6 @@ class TrialHandle:
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
-        self.unrestored = ()
         self._request = request
         self._state = state = state if state is None else state_for(state, self.rank)
         self._progress = SharedProgress() if progress is None else progress
@@ -105,14 +102,14 @@ class TrialHandle:
         self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
-        """What the user should know: what the loop changed that is not tracked, for one."""
+        """Lines for the user, such as one for an object that the loop changed and that is not tracked."""
         self.ranks: Ranks | None = None
         """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.ask: Callable[[Metrics, tuple[Point, ...], Checkpoint | None], JobRequest | None] | None = None
         """Takes what the job came to at its target, returns the request of the trial's next job; None: the loop ends
         there. For the system."""
         self.save_error: StorageError | None = None
-        """Why the checkpoint could not be written; None where it was. For the system."""
+        """Error of writing the checkpoint; None where it was written. For the system."""
 
     @property
     def may_go_on(self) -> bool:
@@ -123,7 +120,7 @@ class TrialHandle:
     @property
     def folder(self) -> Path:
         """Scratch folder of this trial, the same for all its attempts; made on first use."""
-        scratch = Path(self._request.folder) / "scratch"
+        scratch = Path(self._request.setup.folder) / "scratch"
         return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
 
     @property
@@ -192,9 +189,8 @@ class TrialHandle:
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
 
-        Where the trial starts from another one's checkpoint, what matches by name and shape is loaded, and
-        hyperparameters stay as they were built (``docs/how-to/population-based-training.md``); optimizers and
-        schedules then wait for ``steps()``.
+        Where the trial starts from another one's checkpoint, hyperparameters stay as they were built
+        (``docs/how-to/population-based-training.md``); optimizers and schedules then wait for ``steps()``.
 
         Anything with ``state_dict``/``load_state_dict`` (models, optimizers, schedules, loaders), and
         ``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``, ``torch.Generator``.
@@ -228,20 +224,13 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
-        if self._request.unit_is_whole and self._request.style == "handle":
+        if self._request.setup.unit_is_whole and self._request.setup.style == "handle":
             self.warn(
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
                 "search.max_resource, in Python method=hpo.Random(max_resource=27)."
             )
         if self._inherited is not None and self._state is not None:
-            self.unrestored = self._inherited.restore(self._tracked)
-            if self.unrestored:
-                print(
-                    f"Trial {self.number} starts from the checkpoint of trial {self.parent}; left as built:",
-                    *self.unrestored,
-                    sep="\n  ",
-                    file=sys.stderr,
-                )
+            self._inherited.restore(self._tracked)
             restore_all(self._state["random"])
         elif self._state is not None:
             missing = [name for name in self._state["tracked"] if name not in self._tracked]
@@ -352,9 +341,11 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            base = self._request.checkpoint_base
+            base = self._request.setup.checkpoint_base
             hops = hop_base(base)
-            remove(self._request.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base)
+            remove(
+                self._request.setup.folder, self._saved.uri, hops if self._saved.uri.startswith(f"{hops}/") else base
+            )
         self._saved = None
         if self._watch is not None:
             self._watch.close()
@@ -443,7 +434,7 @@ class TrialHandle:
         try:
             with self._progress.storing(self.target):
                 self._saved = checkpoints.write_chunks(
-                    request.folder,
+                    request.setup.folder,
                     request.checkpoint_path,
                     [memory_of(part) for part in checkpoints.parts_of(tree)],
                     resource=self.target,

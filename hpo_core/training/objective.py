@@ -14,8 +14,8 @@ from typing import Any
 
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.short_text import did_you_mean, some
+from hpo_core.spec import sent_functions
 from hpo_core.spec.module_source import read_module
-from hpo_core.training import by_value
 from hpo_core.training.user_code import own_frames
 
 ARGUMENTS = {
@@ -122,7 +122,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     if not colon or not module_name or not function_name:
         raise SpecError(f"{setting} = {objective!r} must have the form package.module:function.")
     sys.path[:0] = [folder for folder in pythonpath if folder not in sys.path]
-    if (sent := by_value.load(objective)) is not None:
+    if (sent := sent_functions.load(objective)) is not None:
         check_signature(setting, objective, sent)
         _refuse_cuda(setting, objective)
         return sent

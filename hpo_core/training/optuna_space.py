@@ -1,8 +1,7 @@
 """Finds the search space of an Optuna objective by calling it; every call ends at its first report.
 
-Each value of each choice, and of each integer with few values, is tried once with the first values of the others; then
-values are drawn at random. A parameter that some calls do not suggest gets a condition on one other parameter; where
-none explains all calls, the objective is refused.
+The first call gets the first value of each parameter, the others values that are drawn at random. A parameter that some
+calls do not suggest gets a condition on one other parameter; where none explains all calls, the objective is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +23,9 @@ from hpo_core.training.optuna_trial import (
     to_yaml,
 )
 
-MAX_VALUES = 20
-"""Integers with more values are ranges: not all of their values are tried one by one."""
-MAX_VALUE_CALLS = 100
-RANDOM_CALLS = 100
+CALLS = 200
 MAX_SECONDS = 60.0
-"""Seconds after which nothing is drawn any more: an objective that never reports trains in full each time."""
+"""Seconds after which no call begins any more: an objective that never reports trains in full each time."""
 
 
 def values_of(asked: ParameterType) -> Sequence[Any]:
@@ -39,14 +35,8 @@ def values_of(asked: ParameterType) -> Sequence[Any]:
     return range(asked.low, asked.high + 1, asked.step) if isinstance(asked, IntParameter) else ()
 
 
-def few_values(asked: ParameterType) -> list[Any]:
-    if isinstance(asked, IntParameter) and asked.last_step >= MAX_VALUES:
-        return []
-    return list(values_of(asked))
-
-
 def first_value(asked: ParameterType) -> Any:
-    """The value that a dry call tries first: the first one; of a continuous range its middle.
+    """The first value of a parameter; of a continuous range its middle.
 
     Libraries often refuse the very end of such a range (a share of 0.0), which a sampler hardly ever proposes.
     """
@@ -63,19 +53,17 @@ class DryTrial(ObjectiveTrial):
     """The ``trial`` of a dry call: answers suggestions, records them, trains nothing, and ends at its first report.
 
     Args:
-        chosen: values by parameter name.
-        stream: draws the values that are not chosen; None: the first value of each.
+        stream: draws the values; None: the first value of each parameter.
     """
 
     study: DryStudy
 
-    def __init__(self, chosen: Mapping[str, Any], stream: Stream | None = None, *, mode: str = "min") -> None:
+    def __init__(self, stream: Stream | None, mode: str) -> None:
         super().__init__(0, DryStudy(mode))
         self.user_attrs: dict[str, Any] = {}
         self._constraints: dict[str, float] = {}
         self.ended = False
-        """Whether a report was reached; libraries may have made another exception of it since."""
-        self.chosen = dict(chosen)
+        """True once a report was reached; libraries may have made another exception of it since."""
         self.stream = stream
 
     @property
@@ -90,9 +78,7 @@ class DryTrial(ObjectiveTrial):
                 "parameter has one range. Use two names."
             )
         if name not in self.values:
-            fits = name in self.chosen and asked.contains(self.chosen[name])
-            drawn = first_value(asked) if self.stream is None else asked.draw(self.stream)
-            self.values[name] = self.chosen[name] if fits else drawn
+            self.values[name] = first_value(asked) if self.stream is None else asked.draw(self.stream)
         return self.values[name]
 
     def set_user_attr(self, key: str, value: Any) -> None:
@@ -137,7 +123,7 @@ class FoundSpace:
     """The parameters as a study file has them, without default values."""
     calls: int
     gaps: list[str]
-    """What was not tried, in words."""
+    """Calls that were not tried, in words."""
     constraints: list[str]
     """Names of the constraints set before the first report."""
     mode: str | None
@@ -145,12 +131,12 @@ class FoundSpace:
 
 
 def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
-    """Find the parameters of an objective, their ranges and conditions, by at most 200 calls.
+    """Find the parameters of an objective, their ranges and conditions, by ``CALLS`` calls.
 
     Raises:
         ObjectiveError: one name has two ranges, nothing is suggested before the first report, or a parameter is
             suggested in some calls only, which no condition on one other parameter explains.
-        Exception: what the objective raises while single values are tried; errors of random draws count as gaps.
+        Exception: what the objective raises in the first call; errors of later ones count as gaps.
     """
     search = _DryCalls(objective_callable(objective))
     search.run()
@@ -187,41 +173,29 @@ class _DryCalls:
         """Calls that did not raise."""
         self.called = 0
         self.errors: list[str] = []
+        self.is_late = False
         self.mode = "min"
         """Mode of the metric, as the objective is told; the other one where it refuses this one."""
-        self._pending: list[dict[str, Any]] = [{}]
-        self._value_calls = 0
-        self._deadline = time.monotonic() + MAX_SECONDS
 
     def run(self) -> None:
-        self._try_values()
-        for number in range(RANDOM_CALLS if self.space else 0):
-            if time.monotonic() > self._deadline:
+        deadline = time.monotonic() + MAX_SECONDS
+        self._call(None)
+        for number in range(1, CALLS if self.space else 1):
+            if time.monotonic() > deadline:
+                self.is_late = True
                 break
-            self._call({}, Stream(number, "space", 0))
-            self._try_values()
+            self._call(Stream(number, "space", 0))
 
-    def _try_values(self) -> None:
-        while self._pending and self._value_calls < MAX_VALUE_CALLS:
-            self._value_calls += 1
-            self._call(self._pending.pop(0))
-
-    def _call(self, chosen: Mapping[str, Any], stream: Stream | None = None) -> None:
-        trial = self._dry_call(chosen, stream)
-        for name, asked in trial.suggested.items():
-            if name not in self.space:
-                self.space[name] = asked
-                context = _suggested_before(name, trial.values)
-                tried = scalar_key(trial.values[name])
-                self._pending += [context | {name: one} for one in few_values(asked) if scalar_key(one) != tried]
-            elif not same_range(asked, self.space[name]):
+    def _call(self, stream: Stream | None) -> None:
+        for name, asked in self._dry_call(stream).suggested.items():
+            if not same_range(asked, self.space.setdefault(name, asked)):
                 raise ObjectiveError(
                     f"{name!r} is suggested as {to_yaml(self.space[name])} and, under other choices, as "
                     f"{to_yaml(asked)}; in a study a parameter has one range. Use two names."
                 )
 
-    def _dry_call(self, chosen: Mapping[str, Any], stream: Stream | None) -> DryTrial:
-        trial = DryTrial(chosen, stream, mode=self.mode)
+    def _dry_call(self, stream: Stream | None) -> DryTrial:
+        trial = DryTrial(stream, self.mode)
         self.called += 1
         try:
             self.objective(trial)
@@ -234,7 +208,7 @@ class _DryCalls:
                 self.calls.append(trial)
             elif self.mode == "min" and not self.calls and trial.study.direction_read:
                 self.mode = "max"  # pruning callbacks refuse a direction that does not fit their metric
-                return self._dry_call(chosen, stream)
+                return self._dry_call(stream)
             elif stream is None:
                 raise
             else:
@@ -258,23 +232,19 @@ class _DryCalls:
                 continue
             wanted = {scalar_key(call[other]) for call in present}
             values = list(values_of(asked))
-            if not wanted or not values or len(values) > len(self._tried(other)):
+            tried = {scalar_key(call[other]) for call in calls if other in call}
+            if not wanted or not values or len(values) > len(tried):
                 continue
             if all((name in call) == (scalar_key(call[other]) in wanted) for call in calls if other in call):
                 found = [value for value in values if scalar_key(value) in wanted]
                 return {other: found[0] if len(found) == 1 and not isinstance(found[0], list) else found}
         return None
 
-    def _tried(self, name: str) -> set[Any]:
-        return {scalar_key(call.values[name]) for call in self.calls if name in call.values}
-
     def gaps(self) -> list[str]:
         found = []
-        if names := [name for name, asked in self.space.items() if len(few_values(asked)) > len(self._tried(name))]:
-            found.append(f"some values of {_name_list(names)}")
         if self.errors:
             found.append(f"what follows where the objective raised ({len(self.errors)} calls; {self.errors[0][:200]})")
-        if time.monotonic() > self._deadline:
+        if self.is_late:
             found.append(f"anything more after {MAX_SECONDS:g} s")
         return found
 

@@ -40,28 +40,6 @@ from hpo_core.training.user_code import causes
 _space_type: TypeAdapter[dict[str, ParameterType]] = TypeAdapter(dict[str, Parameter])
 
 
-class ObjectiveStorage:
-    """The ``trial.storage`` of an objective: system attributes of its own trial, as long as it trains.
-
-    Functions of Optuna such as ``report_cross_validation_scores`` write there.
-    """
-
-    def __init__(self) -> None:
-        self._attrs: dict[str, Any] = {}
-
-    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        self._attrs[key] = value
-
-    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
-        return dict(self._attrs)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"trial.storage.{name} is not there: an objective has no Optuna storage, and can set and read the "
-            "system attributes of its own trial alone."
-        )
-
-
 class ObjectiveStudy:
     """The study as an objective sees it while it trains: name and directions.
 
@@ -122,11 +100,9 @@ class ObjectiveTrial(ABC):
         optuna = sys.modules.get("optuna")
         if optuna is not None:  # for objectives that look at the type
             optuna.trial.BaseTrial.register(type(self))
-        self.number = self._trial_id = number  # callbacks ask for the id before they look for a storage
+        self.number = self._trial_id = number  # callbacks ask for the id
         self.study = study
-        self.storage = ObjectiveStorage()
         self.datetime_start = datetime.now()
-        """When this attempt started."""
         self.suggested: dict[str, ParameterType] = {}
         self.values: dict[str, Any] = {}
         """Values of the parameters suggested so far."""
@@ -147,9 +123,8 @@ class ObjectiveTrial(ABC):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Attributes set so far: constraints, as Optuna names them, and those that functions of Optuna wrote."""
-        constraints = {f"constraints:{name}": value for name, value in self.constraints.items()}
-        return self.storage.get_trial_system_attrs(self.number) | constraints
+        """Constraints set so far, as Optuna names them."""
+        return {f"constraints:{name}": value for name, value in self.constraints.items()}
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
@@ -302,7 +277,7 @@ class ObjectiveState:
         self.user_attrs: dict[str, Any] = {}
         self.first_step: int | None = None
         self.ended = False
-        """Whether the objective ended by itself; ``result`` and ``reports`` are then complete."""
+        """True once the objective ended by itself; ``result`` and ``reports`` are then complete."""
         self.result: list[float] = []
         self.reports: dict[int, float] = {}
         self.constraints: dict[str, float] = {}
@@ -330,15 +305,15 @@ class OptunaTrial(ObjectiveTrial):
     """The part of ``optuna.Trial`` that an objective may use while it trains."""
 
     def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
-        super().__init__(handle.number, ObjectiveStudy(request.study, request.metrics, request.modes))
+        super().__init__(handle.number, ObjectiveStudy(request.setup.study, request.setup.metrics, request.setup.modes))
         self._handle = handle
-        self._metrics = request.metrics
-        self._constraints = request.constraints
+        self._metrics = request.setup.metrics
+        self._constraints = request.setup.constraints
         self._params = request.job.params
-        self._space = _space_type.validate_python(request.space)
+        self._space = _space_type.validate_python(request.setup.space)
         self._state = state
         self._steps = steps
-        self._is_whole = request.unit_is_whole
+        self._is_whole = request.setup.unit_is_whole
         self._begun = False
         self._stop_requested = False
         self._has_warned = False
@@ -518,11 +493,6 @@ class OptunaTrial(ObjectiveTrial):
             self._handle.report(**{self._metrics[0]: value}, **self._state.constraints)
 
     def _set_constraints(self) -> dict[str, float]:
-        """Every constraint of the study.
-
-        Raises:
-            ObjectiveError: one was not set before the objective ended, or was told that its job is done.
-        """
         missing = [name for name in self._constraints if name not in self._state.constraints]
         if missing:
             raise ObjectiveError(

@@ -54,7 +54,7 @@ def partition_path(request: JobRequest, name: str) -> Path:
         PartitionGoneError: the file is not there, not below the folder, or was replaced or written to since its
             worker looked at it.
     """
-    top = Path(folder_here(request.partition_folder, os.environ))
+    top = Path(folder_here(request.setup.partition_folder, os.environ))
     path = top / name
     if not path.is_file():
         raise PartitionGoneError(
@@ -70,7 +70,7 @@ def partition_path(request: JobRequest, name: str) -> Path:
 
 def signature_here(request: JobRequest, name: str) -> Signature | None:
     try:
-        return signature_of((Path(folder_here(request.partition_folder, os.environ)) / name).stat())
+        return signature_of((Path(folder_here(request.setup.partition_folder, os.environ)) / name).stat())
     except OSError:
         return None
 
@@ -80,7 +80,7 @@ def is_away(error: BaseException, request: JobRequest) -> bool:
 
     That may be over when it is looked at: a mount that blinks brings back the very same file.
     """
-    top = Path(folder_here(request.partition_folder, os.environ))
+    top = Path(folder_here(request.setup.partition_folder, os.environ))
     paths = {top / name for name in (*request.partitions, *request.validation)}
     for one in causes(error):
         if isinstance(one, PartitionGoneError):
@@ -101,13 +101,13 @@ def partition_data(request: JobRequest, name: str) -> Any:
         PartitionGoneError: it is not there, or is not the one that its worker looked at.
     """
     path = partition_path(request, name)
-    if not request.load:
+    if not request.setup.load:
         return path
-    key = (request.load, str(path))
+    key = (request.setup.load, str(path))
     signature = signature_here(request, name)
     known = _loaded.get(key)
     if known is None or known[0] != signature:
-        load = load_objective(request.load, request.pythonpath, setting="data.load")
+        load = load_objective(request.setup.load, request.setup.pythonpath, setting="data.load")
         unit = request.job.unit
         _loaded.pop(key, None)
         while _loaded and (unit is None or (len(_loaded) >= unit.cached and _total() > SMALL_BYTES)):
@@ -119,7 +119,9 @@ def partition_data(request: JobRequest, name: str) -> Any:
         except Exception as error:
             what = f"could not load partition {path}: {type(error).__name__}: {error}"
             gone = signature_here(request, name) != signature or is_away(error, request)
-            raise (PartitionGoneError if gone else ObjectiveError)(f"data.load = {request.load!r} {what}") from error
+            raise (PartitionGoneError if gone else ObjectiveError)(
+                f"data.load = {request.setup.load!r} {what}"
+            ) from error
         partition_path(request, name)  # still the one that was looked at
         _loaded[key] = known
     _loaded.move_to_end(key)
@@ -133,7 +135,7 @@ def _total() -> int:
 def is_loaded(request: JobRequest, name: str) -> bool:
     try:
         path = partition_path(request, name)
-        known = _loaded.get((request.load, str(path)))
+        known = _loaded.get((request.setup.load, str(path)))
         return known is not None and known[0] == signature_here(request, name)
     except (ObjectiveError, OSError):
         return True  # the child says what is wrong
@@ -234,7 +236,7 @@ class PartitionPasses:
 
     def _check_unchanged(self, name: str) -> None:
         # Check the file after a unit: nobody knows when a training function that gets the path has read it.
-        if self._request.job.unit is not None and not self._request.load:
+        if self._request.job.unit is not None and not self._request.setup.load:
             partition_path(self._request, name)
 
 

@@ -39,9 +39,9 @@ class Ranks:
         """Weight of this rank's gradients in their sum: its part of the latest batch."""
         self._parts: dict[int, float] = {}
         self._alike = False
-        """Whether all ranks began the loop with the same random state."""
+        """True if all ranks began the loop with the same random state."""
         self._uneven = False
-        """Whether parts of different sizes were drawn for since the random states were last made alike."""
+        """True if parts of different sizes were drawn for since the random states were last made alike."""
 
     def begin(self) -> None:
         own = tree_digest(capture_all()).encode()

@@ -39,16 +39,17 @@ def check_required(request: JobRequest, metrics: Metrics, returned: object = Non
         ObjectiveError: an objective or a constraint of the study is missing.
     """
     target = request.job.target
-    missing = [name for name in request.metrics if name not in metrics]
-    if missing and request.required != "none" and (request.required == "all" or len(missing) == len(request.metrics)):
+    names, required = request.setup.metrics, request.setup.required
+    missing = [name for name in names if name not in metrics]
+    if missing and required != "none" and (required == "all" or len(missing) == len(names)):
         seen = ", ".join(map(repr, metrics)) or "nothing"
-        several = bool(request.more_metrics)
+        several = len(names) > 1
         ignored = (
             ""
             if returned is None
             else (f' It returned {shown(returned)}: only of an Optuna objective (style="optuna") is that the metric.')
         )
-        one = "; one of them suffices in pbt" if request.required == "any" and several else ""
+        one = "; one of them suffices in pbt" if required == "any" and several else ""
         raise ObjectiveError(
             f"Metric {missing[0]!r} was not reported at the target (step {target}); reported there: {seen}.{ignored} "
             f"Call trial.report({missing[0]}=...) in every step{one}, or "
@@ -56,7 +57,7 @@ def check_required(request: JobRequest, metrics: Metrics, returned: object = Non
             "one: a study keeps its metrics."
         )
 
-    unset = [name for name in request.constraints if name not in metrics]
+    unset = [name for name in request.setup.constraints if name not in metrics]
     if unset:
         raise ObjectiveError(
             f"Constraint {unset[0]!r} was not reported at the target (step {target}); call "

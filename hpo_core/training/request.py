@@ -1,4 +1,8 @@
-"""JobRequest: all that one attempt needs, in one value that can be sent to other processes."""
+"""JobRequest: all that one attempt needs, in one value that can be sent to other processes.
+
+What it shares with the study's other jobs comes along (some 600 bytes): a worker may serve many studies and join late,
+and one message that is enough for a job can neither be lost nor be of another run of the study.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +36,20 @@ GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
-class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Run ``objective`` for ``job`` in the study's folder, under these limits."""
+class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the jobs of a study have in common; made once."""
 
     study: str
-    job: Job
     objective: str
     """Training function as ``package.module:function``."""
-    metric: str
-    """Name of the first objective; must be reported at the target, unless ``required`` says otherwise."""
-    seed: int
-    """Training seed of this trial, already derived; the same for each of its attempts."""
-    elapsed: float = 0.0
-    """Seconds that earlier units of the job took; ``timeout`` counts them."""
+    metrics: tuple[str, ...]
+    """Names of the objectives; must be reported at the target, unless ``required`` says otherwise."""
     folder: str
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
     """Folders put in front of ``sys.path`` before the objective is imported."""
     checkpoint_base: str = paths.CHECKPOINTS
     """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
-    more_metrics: tuple[str, ...] = ()
-    """Further objectives of the study; must be reported at the target as well."""
     modes: tuple[str, ...] = ("min",)
     """``min`` or ``max`` for each objective."""
     constraints: tuple[str, ...] = ()
@@ -62,7 +59,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     unit_is_whole: bool = False
-    """Whether one unit is a whole training, because the study does not say how many units that has."""
+    """True if one unit is a whole training, because the study does not say how many units that has."""
     space: dict[str, dict[str, Any]] = {}
     """The study's space as plain data, which an Optuna objective's suggestions must agree with."""
     timeout: float | None = None
@@ -71,6 +68,30 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
     partition_folder: str = ""
     """Folder of the data's partitions, unless the worker's environment names another; empty: models do not hop."""
+    load: str = ""
+    """``package.module:function`` that loads a partition; empty: the training function gets its path."""
+    threads: int | None = None
+    """Threads to compute with; None: as the worker's environment says, or 1."""
+    process: Literal["fresh", "kept"] = "fresh"
+    """``kept``: the process of an attempt stays for the next one."""
+    mps: bool = False
+    """True if the worker is to share a GPU among jobs through MPS, where it can."""
+    log_limit: int = 10_000_000
+    """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
+    grace: float = GRACE
+    zygote_timeout: float = 60.0
+    """Seconds without an answer after which the zygote, which owns the child process, is killed."""
+    flow_run: tuple[str, str] = ("", "")
+    """Id and name of the study's Prefect flow run; empty: it runs without Prefect."""
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the objective of a study for ``job``, in the study's folder, under its limits."""
+
+    setup: StudySetup
+    job: Job
+    seed: int
+    """Training seed of this trial, already derived; the same for each of its attempts."""
     partitions: tuple[str, ...] = ()
     """Names of the partitions that the attempt trains on in each epoch: the one of its unit, or all."""
     validation: tuple[str, ...] = ()
@@ -79,29 +100,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the partitions of validation: numbers of examples, or ones."""
     signature: Signature | None = None
     """Signature of its unit's partition when the worker looked at it; None: any file will do."""
-    load: str = ""
-    """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None
     """Place of this process in its gang; None: it trains alone."""
-    threads: int | None = None
-    """Threads to compute with; None: as the worker's environment says, or 1."""
     asks: bool = False
-    """Whether the trial may go on at once: at the target its process waits for the study's answer."""
+    """True if the trial may go on at once: at the target its process waits for the study's answer."""
     over: tuple[tuple[int, int], ...] = ()
     """Attempts (trial, attempt) whose process may wait where this one begins, for an answer: the trial was stopped."""
-    process: Literal["fresh", "kept"] = "fresh"
-    """Whether the process of an attempt stays for the next one."""
     portion: Portion | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
-    mps: bool = False
-    """Whether the worker is to share a GPU among jobs through MPS, where it can."""
-    log_limit: int = 10_000_000
-    """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
-    grace: float = GRACE
-    zygote_timeout: float = 60.0
-    """Seconds without an answer after which the zygote, which owns the child process, is killed."""
-    flow_run: tuple[str, str] = ("", "")
-    """Id and name of the study's Prefect flow run; empty: it runs without Prefect."""
     worker: str = ""
     """Address of the Dask worker that runs it, which sets this and the next."""
     gpu: str = ""
@@ -115,6 +121,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
                 f"{start} units its checkpoint holds; targets are absolute."
             )
 
+    def with_setup(self, **changes: Any) -> JobRequest:
+        return msgspec.structs.replace(self, setup=msgspec.structs.replace(self.setup, **changes))
+
     def report(self, outcome: Outcome, message: str = "", **facts: Any) -> Report:
         """A report of this attempt; it began and ended now, unless ``facts``, fields of a report, say otherwise."""
         now = time.time()
@@ -124,13 +133,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             own["unit"] = job.unit.number
         return Report(**own | {"started": now, "ended": now} | facts)
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (self.metric, *self.more_metrics)
-
     def not_finite(self, metrics: Metrics) -> str | None:
         """The first objective or constraint that is NaN or infinite among these; None: there is none."""
-        judged = (*self.metrics, *self.constraints)
+        judged = (*self.setup.metrics, *self.setup.constraints)
         return next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
 
     @property
@@ -140,10 +145,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint_path(self) -> str:
-        """File for the attempt's checkpoint, relative to ``folder``, or a URL."""
+        """File for the attempt's checkpoint, relative to the study's, or a URL."""
         if self.job.unit is not None and self.job.unit.state:
             return self.job.unit.state
-        return paths.checkpoint_path(self.job, self.checkpoint_base)
+        return paths.checkpoint_path(self.job, self.setup.checkpoint_base)
 
 
 # MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)

@@ -133,7 +133,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[Difference, ...] = ()
     """Differences between a fresh process and one that stayed, where that was asked for."""
     by_target: bool = False
-    """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
+    """True if it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...] = ()
     """Modules, optimizers and generators that the training loop changes and that are not tracked."""
     steps: int = 3
@@ -142,7 +142,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Steps after which it was resumed."""
     step_seconds: float = 0.0
     no_longer: str = ""
-    """Why it was not trained further, where it would have been."""
+    """Reason for which it was not trained further, where it would have been."""
 
     @property
     def same_bits(self) -> bool:
@@ -203,8 +203,11 @@ def check_resume(
         SpecError: there is no such training function, or it cannot be called with the trial alone.
         ObjectiveError: it cannot be imported, or a training failed or diverged.
     """
-    number = 3 if request.process == "kept" else 2
-    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(number)]
+    setup = request.setup
+    trainers = [
+        Trainer(setup.objective, setup.pythonpath, threads=setup.threads)
+        for _ in range(3 if setup.process == "kept" else 2)
+    ]
     try:
         for trainer in trainers:
             trainer.prepare()
@@ -240,7 +243,7 @@ def _check(
 ) -> ResumeCheck:
     places = tuple(place for place in RESUMES if place < last) if at is None else (at,)
     say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
-    fresh = msgspec.structs.replace(request, process="fresh")
+    fresh = request.with_setup(process="fresh")
     once = _train(trainers[:1], fresh, folder / "once", (last,))
     again = _train(trainers[1:2], fresh, folder / "again", (last,))
     repeated, step_seconds = _between(once, again), once.seconds / last
@@ -285,7 +288,7 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
         job = msgspec.structs.replace(
             request.job, attempt=place, stage=Rung(0, place), target=target, checkpoint=checkpoint
         )
-        asked = msgspec.structs.replace(request, job=job, folder=str(folder), checkpoint_base="checkpoints")
+        asked = msgspec.structs.replace(request, job=job).with_setup(folder=str(folder), checkpoint_base="checkpoints")
         report = trainers[place % len(trainers)].run(asked)
         start = checkpoint.resource if checkpoint is not None else 0
         if report.outcome is not Outcome.COMPLETED:

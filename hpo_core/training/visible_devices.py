@@ -58,12 +58,11 @@ class DeviceWatch:
         self._missed: dict[str, int] = {}
         """Number of looks in a row at which a device that was there did not answer."""
         self.seen: Facts = {}
-        """What was seen last."""
         self._had_gpu = False
         self._ended = threading.Event()
         self._asked = time.monotonic()
         self.problem = ""
-        """Why no GPU can be seen; empty: they can, or nobody asked."""
+        """Reason for which no GPU can be seen; empty: they can, or nobody asked."""
 
     def start(self) -> None:
         self.look()

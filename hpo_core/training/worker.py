@@ -72,16 +72,17 @@ class TrainerPool:
             folder: that it trains in where this computer does not see the study's, which its attempts are named by.
         """
         job = request.job
-        attempt = (request.folder, job.trial, job.attempt, request.rank)
+        attempt = (request.setup.folder, job.trial, job.attempt, request.rank)
         unit = None if job.unit is None else job.unit.number
-        key = (request.objective, request.pythonpath, request.threads, request.gpu)
+        setup = request.setup
+        key = setup.objective, setup.pythonpath, setup.threads, request.gpu
         if folder is not None:
-            request = msgspec.structs.replace(request, folder=folder)
+            request = request.with_setup(folder=folder)
         for over in request.over:  # their cancels may come later than this job
             self._let_go(attempt[0], *over)
         with self._lock:
             alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
-            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.folder)]
+            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.setup.folder)]
             nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
             if trainer is not None and nearest < math.inf:
                 self._idle.remove(trainer)
@@ -89,7 +90,7 @@ class TrainerPool:
                 trainer = importing[0]
                 del self._preparing[trainer]
             else:
-                trainer = Trainer(request.objective, request.pythonpath, threads=request.threads, gpu=request.gpu)
+                trainer = Trainer(setup.objective, setup.pythonpath, threads=setup.threads, gpu=request.gpu)
             trainer.study_folder = attempt[0]
             self._running[attempt] = trainer, unit
             self._workers[attempt] = request.worker
@@ -351,7 +352,7 @@ def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: 
     portion = request.portion
     if request.job.unit is not None:
         report = _train_unit(request, request.job.unit, folder)
-    elif portion is None or not portion.gpu or not request.mps:
+    elif portion is None or not portion.gpu or not request.setup.mps:
         report = trainers.run(request, folder)
     else:
         portion = msgspec.structs.replace(portion, mps=_mps.pipes(portion.device))
@@ -360,7 +361,7 @@ def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: 
 
 
 def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
-    name, signature = unit.partition, seen_signature(request.folder, unit.partition)
+    name, signature = unit.partition, seen_signature(request.setup.folder, unit.partition)
     before = signature or signature_here(request, name)
     report = trainers.run(msgspec.structs.replace(request, signature=signature), folder=folder)
     unexplained = report.outcome not in _OF_NO_PARTITION and report.doubt is msgspec.UNSET
@@ -368,7 +369,7 @@ def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
         message = f"Partition {name} changed, or went, while it was trained on: {report.message}"
         report = msgspec.structs.replace(report, outcome=Outcome.LOST, message=message, doubt=Doubt(name))
     if report.doubt is not msgspec.UNSET:
-        report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.folder, name)))
+        report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.setup.folder, name)))
     return report
 
 

@@ -265,11 +265,10 @@ def failure_line(failure: AttemptFailed) -> str:
 
 
 def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
-    """Further lines about the trial's attempts: those that were repeated, ranks, what was not restored, warnings."""
+    """Further lines about the trial's attempts: those that were repeated, ranks, warnings."""
     ranks: dict[int, int] = {}
     failed: list[str] = []
     repeated: list[str] = []
-    unrestored: list[str] = []
     warned: list[str] = []
     for entry in entries:
         for event in entry.events:
@@ -281,7 +280,6 @@ def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:
                 repeated, failed = repeated + failed, []
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
-            unrestored += [f"attempt {report.attempt} left as built: {line}" for line in report.unrestored]
             warned += [f"attempt {report.attempt} warned: {line}" for line in report.warnings or ()]
     gangs = [f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items())]
-    return [*repeated, *gangs, *unrestored, *warned]
+    return [*repeated, *gangs, *warned]

@@ -12,9 +12,9 @@ from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.conftest import make_spec
+from tests.job_requests import make_request
 from tests.training.test_training_handle import Counter
 
 TREE = {"weights": np.arange(1000.0), "name": "x"}
@@ -86,7 +86,7 @@ def test_a_trial_continues_from_a_checkpoint_at_a_url(base, tmp_path):
 
     def run(target, checkpoint):
         job = Job(5, target, Rung(0, 0), target, {}, checkpoint)
-        return run_attempt(train, JobRequest(
+        return run_attempt(train, make_request(
             study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
         ))  # fmt: skip
 

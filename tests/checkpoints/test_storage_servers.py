@@ -15,9 +15,9 @@ from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.faults.test_real_study import Real
+from tests.job_requests import make_request
 from tests.storage_servers import S3, SECRET, Sftp, s3, sftp
 
 TREE = {"weights": np.arange(50_000.0)}
@@ -142,7 +142,7 @@ def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -
         for counted in (on_s3.requests, on_s3.read, on_s3.written):
             counted.clear()
         job = Job(7, attempt, Rung(0, attempt), target, {}, checkpoint)
-        report = run_attempt(train, JobRequest(
+        report = run_attempt(train, make_request(
             study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
         ))  # fmt: skip
         before, checkpoint = checkpoint, report.checkpoint

@@ -21,8 +21,8 @@ import hpo_core
 from hpo_core import Study, load_spec
 from hpo_core.checkpoints.storage import all_files
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest
 from tests.flows.conftest import Runner
+from tests.job_requests import make_request
 from tests.storage_servers import SECRET, s3, sftp
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
     }
     fixed |= {"folder": str(tmp_path), "space": spec.plain()["space"]}
     while (job := study.ask()) is not None:
-        study.tell_report(run_attempt(objective, JobRequest(job=job, seed=spec.training_seed(job.trial), **fixed)))
+        study.tell_report(run_attempt(objective, make_request(job=job, seed=spec.training_seed(job.trial), **fixed)))
     assert study.status == "finished"
     full = [trial for trial in study.state.trials if trial.results and trial.results[-1].resource == 27]
     assert full

@@ -15,9 +15,9 @@ from hpo_core import Study
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
 from hpo_core.views.states import trial_story
 from tests.faults.test_real_study import Real
+from tests.job_requests import changed, make_request
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
@@ -37,7 +37,7 @@ class Bench:
     folder: Path
 
     def request(self, do, *, trial=0, attempt=0, target=1, checkpoint=None, params=None, **limits):
-        return JobRequest(
+        return make_request(
             study="s",
             job=Job(trial, attempt, Rung(0, 0), target, {"do": do, **(params or {})}, checkpoint),
             objective=OBJECTIVE,
@@ -131,7 +131,7 @@ def test_garbage_on_the_zygotes_socket_loses_the_attempt_and_replaces_the_zygote
 
         def asked(sleep):
             job = msgspec.structs.replace(request.job, params={"sleep": sleep})
-            return msgspec.structs.replace(request, objective="rude:train", pythonpath=(str(tmp_path),), job=job)
+            return changed(request, objective="rude:train", pythonpath=(str(tmp_path),), job=job)
 
         report = trainer.run(asked(300))
         assert report.outcome == Outcome.LOST, report

@@ -18,8 +18,7 @@ from hpo_core.spec.sections import SlurmClusterSpec, TrainingSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CONNECTION_TIMEOUT, new_security
 from hpo_flows.dask.clusters.local_cuda import visible_devices
-from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.clusters.slurm_queue import mark_of, refusal
+from hpo_flows.dask.clusters.slurm import SlurmJobs, refusal
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 
@@ -90,11 +89,11 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     assert "export DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP='95s'" in script.splitlines()
     assert "export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='[]'" in script.splitlines()
     asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
-    logs, mark = tmp_path / "logs" / "slurm", mark_of(str(tmp_path))
+    logs = tmp_path / "logs" / "slurm"
     assert asked == {
         "-J hpo-digits", f"-e {logs}/hpo-digits-%J.err", f"-o {logs}/hpo-digits-%J.out", "--partition=gpu",
         "--account=lab", "-n 1", "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1",
-        "--no-requeue", f"--comment={mark}", "--qos=long",
+        "--no-requeue", "--qos=long",
     }  # fmt: skip
     command = next(line for line in script.splitlines() if "dask_worker" in line)
     assert f"--local-directory {tmp_path}/dask-scratch-space" in command, "in /tmp others could make it first"

@@ -64,7 +64,7 @@ from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 
 def start():
-    SlurmJobs(SlurmClusterSpec(interface="lo"), "s", sys.argv[1]).scheduler().close()
+    SlurmJobs(SlurmClusterSpec(), "s", sys.argv[1]).scheduler().close()
 
 async def inside_asyncio():
     called = asyncio.Event()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
@@ -19,12 +16,8 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
 from hpo_core.model.errors import JournalError
 from hpo_core.model.trial import Outcome
-from hpo_core.security.private_files import LockFile
-from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_words
-from hpo_flows.dask.clusters.kind import ClusterError
-from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.flow_states import end_state
 from hpo_flows.prefect_pages.study_pages import StudyPages
@@ -99,21 +92,6 @@ def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.M
         True
     ], words
     assert len([line for line in words if "a new message" in line]) == 1, words
-
-
-@pytest.fixture
-def first_controller(tmp_path: Path) -> Iterator[None]:
-    lock = LockFile(tmp_path / "slurm.lock", "the test")
-    assert lock.take(fcntl.LOCK_EX)
-    yield
-    lock.close()
-
-
-def test_a_second_controller_takes_no_slurm_jobs_of_the_first(first_controller: None, tmp_path: Path) -> None:
-    """A study is in the journal only once its workers came: until then nothing else tells the two apart."""
-    kind = SlurmJobs(SlurmClusterSpec(), "s", str(tmp_path))
-    with pytest.raises(ClusterError, match="'s' has a controller on this machine that submits its Slurm jobs"):
-        kind.create()
 
 
 class Client:

@@ -16,8 +16,9 @@ import pytest
 from hpo_core.checkpoints import files
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.process_group import gang_report
-from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.training.request import RankPlace
 from hpo_core.training.worker import TrainerPool
+from tests.job_requests import make_request
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ class Gangs:
         def one(rank: int) -> None:
             place = RankPlace(rank=rank, size=size, local_rank=rank, local_size=size, store=store)
             reports[rank] = self.pool.run(
-                JobRequest(
+                make_request(
                     study="lab",
                     job=job,
                     objective=_objective(function),

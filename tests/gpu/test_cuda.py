@@ -17,8 +17,8 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
+from tests.job_requests import make_request
 
 pytestmark = [
     pytest.mark.gpu,
@@ -45,7 +45,7 @@ class Bench:
 
     def run(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, seed=3, share=None, **params):
         job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **params}, checkpoint)
-        request = JobRequest(
+        request = make_request(
             study="s",
             job=job,
             objective=OBJECTIVE,
@@ -227,7 +227,7 @@ def test_what_an_objective_may_do_at_import(tmp_path):
         "SCALER = torch.amp.GradScaler('cuda')\n"
         "def train(trial): trial.report(loss=torch.full((COUNT,), 3.0, device=DEVICE).mean())\n"
     )
-    request = JobRequest(
+    request = make_request(
         study="s",
         job=Job(0, 0, Rung(0, 0), 1, {}),
         objective="mine:train",

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
@@ -12,10 +11,10 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.mps import CONTROL, MpsDaemons
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.gpu import test_cuda
 from tests.gpu.test_cuda import HERE, MIB, OBJECTIVE, SLACK, eventually
+from tests.job_requests import changed, make_request
 
 used = test_cuda.used
 pytestmark = [
@@ -37,7 +36,7 @@ class Kept:
     def run(self, do, *, process="kept", target=1, checkpoint=None, share=None, threads=None, **params):
         self.attempts += 1
         job = Job(0, self.attempts, Rung(0, 0), target, {"do": do, **params}, checkpoint)
-        request = JobRequest(
+        request = make_request(
             study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder),
             pythonpath=(HERE,), timeout=300.0, grace=5.0, portion=share, process=process, threads=threads,
         )  # fmt: skip
@@ -63,7 +62,7 @@ def share(**changes):
         device=f"GPU-{properties.uuid}", architecture="any", compute=500, memory=2048 * MIB, cores=1000,
         capacity=properties.total_memory, gpu=True,
     )  # fmt: skip
-    return msgspec.structs.replace(whole, **changes)
+    return changed(whole, **changes)
 
 
 def test_the_second_attempt_finds_the_context_that_the_first_one_made(kept):

@@ -23,6 +23,7 @@ from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
+from tests.job_requests import changed, make_request
 
 OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hopping_objectives:load"
 
@@ -35,7 +36,7 @@ def ended() -> Iterator[None]:
 
 def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
     unit = Unit("part-0.npz", 0, 0, 1, number, f"hops/trial-00000/attempt-0-unit-{number:06d}.safetensors")
-    return JobRequest(
+    return make_request(
         study="changes", job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), objective=OBJECTIVE,
         metric="train_loss", seed=1, folder=str(folder), partition_folder=str(folder / "data"),
         partitions=("part-0.npz",), load=LOAD, **more,
@@ -97,14 +98,14 @@ def looked_at(folder: Path, *, known: bool = True) -> Path:
 
 
 def trained_with(folder: Path, objective: str, load: str) -> Report:
-    request = msgspec.structs.replace(
+    request = changed(
         request_for(folder, 0), objective=f"{MISHAPS}:{objective}", load=f"{MISHAPS}:{load}" if load else "",
-        metric="train_loss",
+        metrics=("train_loss",),
     )  # fmt: skip
     try:
         return decode_report(train_job(encode_request(request)))
     finally:
-        trainers.close_idle(request.objective)
+        trainers.close_idle(request.setup.objective)
         here.forget_partitions(str(folder))
 
 
@@ -205,7 +206,7 @@ def test_a_trial_alone_keeps_one_partition_in_memory(tmp_path: Path) -> None:
     """As ``hpo try`` and ``hpo check`` train: the data may be larger than the memory."""
     write_partitions(tmp_path, [0, 1, 2])
     names = tuple(f"part-{number}.npz" for number in range(3))
-    request = JobRequest(
+    request = make_request(
         study="s", job=Job(0, 0, Rung(0, 0), 1, {}), objective="a:b", metric="loss", seed=1, folder=str(tmp_path),
         partition_folder=str(tmp_path), partitions=names, load=LOAD,
     )  # fmt: skip
@@ -225,7 +226,7 @@ def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
     write_partitions(tmp_path, [0, 1, 2])
     for number in range(3):
         unit = Unit(f"part-{number}.npz", number, number, 3, number, cached=2)
-        request = JobRequest(
+        request = make_request(
             study="s", job=Job(0, 0, Rung(0, 0), 1, {}, unit=unit), objective="a:b", metric="loss", seed=1,
             folder=str(tmp_path), partition_folder=str(tmp_path), partitions=(unit.partition,), load=LOAD,
         )  # fmt: skip

@@ -21,10 +21,10 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage, Unit
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
+from tests.job_requests import make_request
 from tests.virtual_units import VirtualUnits
 
 SEARCH = {"method": "random", "max_resource": 4, "configs": 3}
@@ -143,7 +143,7 @@ def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
     unit = Unit("part-0.npz", 0, 0, 1, 0, "hops/trial-00000/attempt-0-unit-000000.safetensors")
     trainer = Trainer(base["objective"])
     try:
-        report = trainer.run(JobRequest(job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), **base))
+        report = trainer.run(make_request(job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), **base))
     finally:
         trainer.close()
     assert isinstance(report.checkpoint, Checkpoint), report

@@ -21,6 +21,7 @@ import hpo_core as hpo
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StorageError
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec import sent_functions
 from hpo_core.spec.sent_functions import (
     digest_of,
     folders_of,
@@ -30,7 +31,6 @@ from hpo_core.spec.sent_functions import (
 )
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
-from hpo_core.training import by_value
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
@@ -91,7 +91,7 @@ def test_a_value_that_cannot_be_pickled_is_refused_in_words(
 
 
 def test_a_large_value_is_refused() -> None:
-    table = bytes(by_value.MOST_BYTES)
+    table = bytes(sent_functions.MOST_BYTES)
     with pytest.raises(SpecError, match="refers to 16,777,.* from a file"):
         pickled(lambda trial: table)
 
@@ -116,8 +116,8 @@ def test_folders_of_modules_that_it_reads_go_with_it(tmp_path: Path, monkeypatch
 
 
 def _back(name: str, folder: Path) -> Callable[..., Any]:
-    by_value.keep(name, folder / "study", folder)
-    return load_objective(by_value.placed(name, folder / "study"))
+    sent_functions.keep(name, folder / "study", folder)
+    return load_objective(sent_functions.placed(name, folder / "study"))
 
 
 class _Opens:
@@ -136,7 +136,7 @@ def test_other_content_is_refused_before_it_is_unpickled(tmp_path: Path) -> None
     file = tmp_path / "study" / "code" / f"{digest_of(name)}.pkl"
     file.write_bytes(file.read_bytes().partition(b"\n")[0] + b"\n" + pickle.dumps(_Opens(tmp_path / "opened")))
     with pytest.raises(SpecError, match="is not the function that the study began with"):
-        load_objective(by_value.placed(name, tmp_path / "study"))
+        load_objective(sent_functions.placed(name, tmp_path / "study"))
     assert not (tmp_path / "opened").exists()
 
 
@@ -149,7 +149,7 @@ def test_a_link_is_not_followed(what: str, tmp_path: Path) -> None:
     real.rename(tmp_path / "elsewhere")
     real.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="symbolic link"):
-        load_objective(by_value.placed(name, tmp_path / "study"))
+        load_objective(sent_functions.placed(name, tmp_path / "study"))
 
 
 def test_a_function_of_another_python_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
     name = function_name(lambda trial: 1)
     spec = _study(home, "mine", name)
-    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    sent_functions.keep(name, home.study_folder("mine"), home.folder / "studies")
     module = name.partition(":")[0]
     for allowed in (name, module, "by_value", f"{module}:function"):
         permissions = Permissions(objectives=(allowed,))
@@ -212,7 +212,7 @@ def test_its_pickle_is_noted_with_the_code_versions(tmp_path: Path) -> None:
     name = function_name(train)
     spec = _study(home, "mine", name).model_copy(update={"pythonpath": [str(tmp_path)]})
     folder = home.study_folder("mine")
-    by_value.keep(name, folder, home.folder / "studies")
+    sent_functions.keep(name, folder, home.folder / "studies")
     note_version(folder, spec, 0)
     (noted,) = read_versions(folder)
     assert set(noted.version.files) >= {"beside_it.py", f"code/{digest_of(name)}.pkl", "tests/python/test_by_value.py"}
@@ -223,7 +223,7 @@ def test_only_the_training_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyP
     home = Home(tmp_path / "home")
     name = function_name(_closure_over(_Opens(tmp_path / "opened")))
     _study(home, "mine", name)
-    by_value.keep(name, home.study_folder("mine"), home.folder / "studies")
+    sent_functions.keep(name, home.study_folder("mine"), home.folder / "studies")
     for command in (["status", "mine"], ["report", "mine"], ["audit", "mine"], ["list"]):
         done = CliRunner().invoke(app, [*command, "--home", str(home.folder)])
         assert done.exit_code == 0, (command, done.output)
@@ -245,7 +245,7 @@ def test_a_study_whose_function_is_not_here_is_refused_before_a_cluster_starts(t
 
 
 def _as_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_value, "given", lambda name: None)
+    monkeypatch.setattr(sent_functions, "given", lambda name: None)
 
 
 # Whole studies.
@@ -323,7 +323,9 @@ def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
     mine, again = (hpo.load(name, study.folder) for name in ("mine", "again"))
     assert len(mine.trials) == len(again.trials) == 3
     assert list(mine.trials["loss"]) == list(again.trials["loss"])
-    assert by_value.read(again.spec.objective, again.folder) == by_value.read(mine.spec.objective, mine.folder)
+    assert sent_functions.read(again.spec.objective, again.folder) == sent_functions.read(
+        mine.spec.objective, mine.folder
+    )
 
 
 def test_its_study_file_runs_in_the_same_home(study: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from distributed.security import Security
 import hpo_core as hpo
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.result import Result
-from hpo_flows.dask.process_settings import ProcessSettings
+from hpo_flows.dask.clusters.kind import ProcessSettings
 from tests.python.training import patient, train
 
 LIMIT = 600

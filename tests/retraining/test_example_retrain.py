@@ -13,7 +13,7 @@ from hpo_core.retraining.promotion_policy import Drift, check_drift
 from hpo_core.spec import load_spec
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_in_process
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def test_the_examples_third_period_drifts_and_its_second_does_not(tmp_path: Path
     spec = load_spec(ROOT / "examples/retrain/study.yaml")
     params = {"learning_rate": 0.01, "width": 64}
     assert spec.search_space().complaints(params) == []
-    request = JobRequest(
+    request = make_request(
         study="s", job=Job(0, 0, Rung(0, 0), 18, params), objective=str(spec.objective), metric=spec.metric.name,
         seed=1, folder=str(tmp_path),
     )  # fmt: skip

@@ -19,9 +19,9 @@ from hpo_core.tracking.run_artifacts import write_files
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
-from hpo_core.training.request import JobRequest
 from tests.checkpoints.saving import save
 from tests.conftest import completed, make_spec
+from tests.job_requests import make_request
 
 TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}
 
@@ -65,7 +65,7 @@ def test_files_outside_the_study_are_neither_loaded_nor_removed(
         checkpoints.load(folder, bad, "checkpoints")
     remove(folder, bad.uri, "checkpoints")
     job = Job(0, 1, Rung(0, 0), 2, {}, bad)
-    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
+    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
     report = run_attempt(lambda trial: None, request)
     assert report.outcome is Outcome.CHECKPOINT_BAD and "does not lie below" in report.message
     assert (tmp_path / "thesis" / "chapter.safetensors").exists()

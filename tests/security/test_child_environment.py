@@ -11,7 +11,7 @@ import pytest
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 OBJECTIVES = str(Path(__file__).parents[1] / "faults")
 SECRETS = {
@@ -47,7 +47,7 @@ def environment(monkeypatch):
 
 
 def request_for(folder, do="notes_environment", checkpoint=None):
-    return JobRequest(
+    return make_request(
         study="s",
         job=Job(1, 0, Rung(0, 0), 1, {"do": do}, checkpoint),
         objective="poison_objectives:dispatch",

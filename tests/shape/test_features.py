@@ -48,7 +48,11 @@ from hpo_core.spec import load_spec
 for package in (hpo_core, hpo_flows):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:  # a library that is not installed, as transformers
+                if error.name.startswith("hpo_"):
+                    raise
 journal = MemoryJournal()
 study = Study.create(load_spec("study.yaml"), journal)
 while (job := study.ask()) is not None:

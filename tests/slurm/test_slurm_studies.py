@@ -70,21 +70,6 @@ def test_jobs_leave_at_the_end_of_a_rung_and_come_back_for_the_next(slurm: OneNo
     there = [event.inventory.slots for event in study.facts(CapacityChanged)]
     assert max(there) == 2 and there[-1] == 1, there
     assert " ".join(map(str, there)).count("2 1") >= 2, there
-    assert "Slurm job" not in study.said, "what the study gave back is no news"
-
-
-def test_a_job_that_waits_in_the_queue_is_withdrawn_once_nothing_waits_for_it(
-    slurm: OneNodeSlurm, tmp_path: Path
-) -> None:
-    search = {"method": "sha", "configs": 9}
-    study = SlurmStudy(tmp_path, slurm, pause=2.0, search=search, workers={"min": 1, "max": 3}, cores=4)
-    process = study.start()
-    wait_for(lambda: len(slurm.jobs("PENDING")) == 2 and bool(slurm.jobs("RUNNING")), "one of three jobs runs")
-    study.wait_for_words("rung 2")  # one trial is left
-    wait_for(lambda: len(slurm.jobs()) == 1, "the others left the queue")
-    study.ends_well(process)
-    assert only_lost(study) == 0 and len(study.facts(JobCompleted)) == 13
-    assert {event.inventory.slots for event in study.facts(CapacityChanged)} == {0, 1}
 
 
 def test_the_end_of_a_jobs_time_loses_the_attempt_and_blames_no_trial(slurm: OneNodeSlurm, tmp_path: Path) -> None:
@@ -92,7 +77,6 @@ def test_the_end_of_a_jobs_time_loses_the_attempt_and_blames_no_trial(slurm: One
     study = SlurmStudy(tmp_path, slurm, pause=5.0, walltime="00:01:00")
     study.ends_well(study.start())
     assert only_lost(study) >= 1
-    assert "ended: its time limit (cluster.walltime" in study.said
 
 
 def test_a_cancelled_job_is_submitted_again(slurm: OneNodeSlurm, tmp_path: Path) -> None:
@@ -103,19 +87,15 @@ def test_a_cancelled_job_is_submitted_again(slurm: OneNodeSlurm, tmp_path: Path)
     slurm.call("scancel", first)
     wait_for(lambda: len(set(slurm.jobs("RUNNING")) - {first}) == 2, "two other jobs run")
     study.ends_well(process)
-    assert only_lost(study) == 1 and f"Slurm job {first} ended: CANCELLED" in study.said
+    assert only_lost(study) == 1
 
 
-def test_a_study_waits_for_a_drained_node_says_so_and_goes_on(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    """Also the shortened form of hours in the queue. A job cancelled while it waits is submitted again."""
+def test_a_study_waits_for_a_drained_node_and_goes_on(slurm: OneNodeSlurm, tmp_path: Path) -> None:
+    """Also the shortened form of hours in the queue."""
     slurm.call("scontrol", "update", f"NodeName={NODE}", "State=DRAIN", "Reason=maintenance")
     study = SlurmStudy(tmp_path, slurm)
     process = study.start()
-    study.wait_for_words("Slurm: 2 of 2 jobs wait in the queue (")
-    assert "DOWN" in study.said or "ReqNodeNotAvail" in study.said
-    (first, *_) = slurm.jobs("PENDING")
-    slurm.call("scancel", first)
-    wait_for(lambda: len(set(slurm.jobs("PENDING")) - {first}) == 2, "another one waits instead")
+    wait_for(lambda: len(slurm.jobs("PENDING")) == 2, "both wait")
     assert process.poll() is None
     slurm.call("scontrol", "update", f"NodeName={NODE}", "State=RESUME")
     study.ends_well(process)
@@ -125,7 +105,6 @@ def test_a_study_waits_for_a_drained_node_says_so_and_goes_on(slurm: OneNodeSlur
 def test_held_jobs_end_the_wait_with_what_to_do(slurm: OneNodeSlurm, tmp_path: Path) -> None:
     study = SlurmStudy(tmp_path, slurm, workers=1, wait=8, directives=["--hold"])
     assert study.start().wait(120) == 1
-    assert "(JobHeldUser)" in study.said
     assert "began to work within 8 s (cluster.wait)" in study.said
     wait_for(lambda: not slurm.jobs("PENDING"), "the held job was removed", 60)
 
@@ -138,19 +117,6 @@ def test_a_killed_controllers_jobs_leave_the_queue_and_resume_goes_on(slurm: One
     process.wait()
     wait_for(lambda: not slurm.jobs("RUNNING"), "workers without a scheduler end", 150)
     study.ends_well(study.start("resume", study.name, "--no-prefect"))
-    assert only_lost(study) >= 1
-
-
-def test_resume_ends_at_once_what_a_killed_controller_left(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, pause=1.0, walltime="02:00:00")
-    process = study.start()
-    study.wait_for_words("[3 done")
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    left = set(slurm.jobs("RUNNING"))
-    resumed = study.start("resume", study.name, "--no-prefect", "--force")
-    wait_for(lambda: not left & set(slurm.jobs()), "its jobs are cancelled", 40)
-    study.ends_well(resumed)
     assert only_lost(study) >= 1
 
 
@@ -199,12 +165,6 @@ def test_what_slurm_refuses_is_said_in_one_sentence(
     assert not slurm.jobs()
 
 
-def test_jobs_whose_worker_never_comes_end_the_start_with_their_last_words(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, workers=3, prologue=["echo no such module: cuda >&2; exit 3"])
-    assert study.start().wait(200) == 1
-    assert "ended before their worker came" in study.said and "'no such module: cuda'" in study.said
-
-
 def test_a_home_that_a_job_script_cannot_name_is_refused(slurm: OneNodeSlurm, tmp_path: Path) -> None:
     study = SlurmStudy(tmp_path / "my studies", slurm)
     assert study.start().wait(120) == 2
@@ -215,7 +175,7 @@ def test_ctrl_c_in_the_queue_removes_the_jobs(slurm: OneNodeSlurm, tmp_path: Pat
     slurm.call("scontrol", "update", f"NodeName={NODE}", "State=DRAIN", "Reason=maintenance")
     study = SlurmStudy(tmp_path, slurm)
     process = study.start()
-    study.wait_for_words("jobs wait in the queue (")
+    wait_for(lambda: len(slurm.jobs("PENDING")) == 2, "both wait")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, study.said
     wait_for(lambda: not slurm.jobs("PENDING"), "no job is left", 30)

@@ -24,8 +24,8 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.assembly import notices
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.request import JobRequest
 from tests.conftest import World, fresh, make_spec
+from tests.job_requests import make_request
 
 Plain = dict[str, Any]
 UNIT: Plain = {"type": "float", "low": 0.0, "high": 1.0}
@@ -307,7 +307,7 @@ def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
 
 def test_a_training_function_gets_groups_and_constants() -> None:
     job = Job(0, 0, Rung(0, 0), target=1, params={"optimizer.lr": 0.1, "optimizer.beta": 0.9, "x": 1, "data": "a"})
-    request = JobRequest(study="s", job=job, objective="", metric="loss", seed=1, folder="")
+    request = make_request(study="s", job=job, objective="", metric="loss", seed=1, folder="")
     params = TrialHandle(request).params
     assert params == {"optimizer": {"lr": 0.1, "beta": 0.9}, "x": 1, "data": "a"} and params["optimizer.lr"] == 0.1
 

@@ -22,6 +22,7 @@ from hpo_core.training.attempt import run_attempt
 from hpo_core.training.evaluation import _evaluation
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
+from tests.job_requests import make_request
 
 
 class _Level(enum.IntEnum):
@@ -55,7 +56,7 @@ def _words(value: Any) -> str:
 
 
 def _request(style: str = "handle") -> JobRequest:
-    return JobRequest(
+    return make_request(
         study="s", job=Job(0, 0, Rung(0, 0), target=1, params={}), objective="-", metric="loss", seed=0,
         folder="/nowhere", required="all", style=style,
     )  # fmt: skip

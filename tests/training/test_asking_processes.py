@@ -10,8 +10,8 @@ import pytest
 
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
-from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
+from tests.job_requests import make_request
 from tests.python.stopping_objectives import noted
 from tests.waiting import eventually, gone
 
@@ -33,7 +33,7 @@ class Bench:
         job = Job(trial, rung, Rung(0, rung), LEVELS[rung], params, after)
         settings: dict[str, Any] = {"objective": "tests.python.stopping_objectives:draws", "asks": rung < 2, "seed": 3}
         report = self.pool.run(
-            JobRequest(
+            make_request(
                 study="s", job=job, metric="loss", folder=str(self.folder), pythonpath=(str(ROOT),), **settings | more
             )
         )
@@ -112,7 +112,7 @@ def test_limits_and_measurements_are_those_of_each_job(bench: Bench) -> None:
     hung = "tests.python.stopping_objectives:hangs"
     bench.run(1, 0, objective=hung)
     job = Job(1, 1, Rung(0, 1), 3, {"x": 1.0, "folder": str(bench.notes)})
-    request = JobRequest(
+    request = make_request(
         study="s", job=job, metric="loss", folder=str(bench.folder), pythonpath=(str(ROOT),), objective=hung, seed=3,
         asks=True, timeout=1.0, grace=0.5,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "limit_objectives:train"
@@ -37,7 +37,7 @@ class Bench:
         limits = {name: options.pop(name) for name in names if name in options}
         job = Job(0, attempt, Rung(0, 0), target, {"lasts": BEYOND, **options}, checkpoint)
         return self.trainer.run(
-            JobRequest(
+            make_request(
                 study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder),
                 pythonpath=(HERE,), grace=300.0, **limits,
             )

@@ -14,7 +14,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.life_and_limits import outcome_of_exit
 from hpo_core.training.child.processes import OomKills, oom_kills
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 LIMIT = 300 * 2**20
 ENDINGS = """
@@ -91,7 +91,7 @@ def test_the_kernels_own_kill_is_told_from_another(
 
     def run(do: str, trial: int) -> tuple[Outcome, str]:
         job = Job(trial, 0, Rung(0, 0), 1, {"do": do}, None)
-        request = JobRequest(
+        request = make_request(
             study="s", job=job, objective=objective, metric="loss", seed=3, folder=str(tmp_path), pythonpath=place,
             timeout=600.0, stall_timeout=600.0, grace=0.3,
         )  # fmt: skip

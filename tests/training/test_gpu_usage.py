@@ -23,7 +23,7 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Rung
 from hpo_core.model.trial import Job
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 objectives, folder, jobs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 def lower(number, memory):
     for _ in range(600):
@@ -35,7 +35,7 @@ try:
     for number, (params, share) in enumerate(jobs):
         if "lowered" in params:
             threading.Thread(target=lower, args=(number, params["lowered"]), daemon=True).start()
-        print(msgspec.json.encode(trainer.run(JobRequest(
+        print(msgspec.json.encode(trainer.run(make_request(
             study="s", job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", metric="loss",
             seed=1, folder=folder, pythonpath=(objectives,), timeout=120.0, grace=0.3,
             portion=None if share is None else msgspec.convert(share, Portion),

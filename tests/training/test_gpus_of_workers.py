@@ -14,6 +14,7 @@ import pytest
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
+from tests.job_requests import make_request
 
 SHOWS = """
 import os
@@ -36,7 +37,7 @@ def pool() -> Iterator[TrainerPool]:
 
 def request(folder: Path, trial: int, gpu: str, process: Literal["fresh", "kept"] = "fresh") -> JobRequest:
     (folder / "shows_gpu.py").write_text(SHOWS)
-    return JobRequest(
+    return make_request(
         study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="shows_gpu:train", metric="imported", seed=1,
         folder=str(folder), pythonpath=(str(folder),), process=process, gpu=gpu, worker=f"worker {gpu}",
     )  # fmt: skip
@@ -90,7 +91,7 @@ def test_a_start_prepares_every_gpu_of_a_large_machine(pool: TrainerPool, tmp_pa
 def test_what_runs_on_a_worker_is_ended_alone(pool: TrainerPool, tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import time\ndef train(trial):\n    time.sleep(3600)\n")
     waiting = [
-        JobRequest(
+        make_request(
             study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="waits:train", metric="loss", seed=1, grace=0.5,
             folder=str(tmp_path), pythonpath=(str(tmp_path),), gpu=gpu, worker=f"worker {gpu}",
         )

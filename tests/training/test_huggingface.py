@@ -16,7 +16,7 @@ from hpo_core.model.trial import (  # noqa: E402
 )
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
-from hpo_core.training.request import JobRequest  # noqa: E402
+from tests.job_requests import make_request  # noqa: E402
 
 draws = torch.Generator().manual_seed(3)
 ROWS = [
@@ -57,7 +57,7 @@ def train(trial, callbacks=(), compute_metrics=None, **settings):
 def run(folder, target, after=None, function=train, progress=None):
     checkpoint = after.checkpoint if after is not None else None
     job = Job(5, target, Rung(0, 0), target, {"rate": 0.01}, checkpoint)
-    request = JobRequest(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
+    request = make_request(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
     return run_attempt(function, request, progress)
 
 

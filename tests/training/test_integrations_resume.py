@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hpo_core.model.trial import Job, Rung
-from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import ResumeCheck, check_resume
+from tests.job_requests import make_request
 
 pytestmark = pytest.mark.slow
 
@@ -294,7 +294,7 @@ def lost_callback(trial):
 def check(folder: Path, text: str, function: str) -> ResumeCheck:
     (folder / "looped.py").write_text(text)
     job = Job(5, 0, Rung(0, 0), 3, {})
-    request = JobRequest(
+    request = make_request(
         study="s",
         job=job,
         objective=f"looped:{function}",

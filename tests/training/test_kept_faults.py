@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import psutil
 import pytest
 
@@ -21,6 +20,7 @@ from hpo_core.training.child.processes import TAG_VARIABLE
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
+from tests.job_requests import changed, make_request
 from tests.waiting import eventually, gone
 
 MODULE = """
@@ -66,11 +66,11 @@ class Bench:
     def request(self, do: str = "", *, size: int = 0, **changes: Any) -> JobRequest:
         self.attempts += 1
         job = Job(0, self.attempts, Rung(0, 0), 1, {"do": do, "bytes": size})
-        request = JobRequest(
+        request = make_request(
             study="s", job=job, objective="plain:train", metric="loss", seed=3, folder=str(self.folder),
             pythonpath=(str(self.folder),), process="kept", grace=2.0,
         )  # fmt: skip
-        return msgspec.structs.replace(request, **changes)
+        return changed(request, **changes)
 
     def run(self, do: str = "", **changes: Any) -> Report:
         return self.trainer.run(self.request(do, **changes))
@@ -305,7 +305,7 @@ def test_a_partition_that_lies_in_the_process_serves_the_next_attempt(tmp_path: 
         unit = Unit(partition, "ab".index(partition), 0, 2, number, state=f"hops/state-{number}")
         job = Job(0, 0, Rung(0, 0), 1, {}, unit=unit)
         report = trainer.run(
-            JobRequest(
+            make_request(
                 study="s", job=job, objective="hopping:train", metric="loss", seed=3, folder=str(tmp_path / "study"),
                 pythonpath=(str(tmp_path),), process="kept", load="hopping:load", partition_folder=str(tmp_path),
                 partitions=(partition,), required="none",

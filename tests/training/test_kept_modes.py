@@ -19,11 +19,12 @@ import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung, Unit
+from hpo_core.spec import sent_functions as sent
 from hpo_core.spec.sent_functions import function_name
-from hpo_core.training import by_value as sent
-from hpo_core.training.request import JobRequest, RankPlace
+from hpo_core.training.request import RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
+from tests.job_requests import make_request
 from tests.training.stub_gpu_objectives import use_gpu
 from tests.training.test_kept_faults import left, waiting_in
 from tests.waiting import eventually, gone
@@ -61,7 +62,7 @@ class Worker:
             "grace": 2.0,
             "zygote_timeout": 30.0,
         }
-        request = JobRequest(
+        request = make_request(
             study=study, job=job, objective=objective, folder=str(self.folder / study), process=process,
             **{**given, **more},
         )  # fmt: skip

@@ -12,9 +12,9 @@ import pytest
 
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import check_resume
 from tests.conftest import make_spec
+from tests.job_requests import make_request
 from tests.training.kept_objectives import CHANGES, LEFT
 from tests.training.test_resume_check import run_check
 from tests.waiting import eventually, gone
@@ -33,7 +33,7 @@ class Bench:
 
     def run(self, do: str, process: Any = "kept") -> Report:
         self.attempts += 1
-        request = JobRequest(
+        request = make_request(
             study="s", job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, metric="loss",
             required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
         )  # fmt: skip
@@ -97,7 +97,7 @@ def test_what_is_left_running_ends_the_process(kept: Bench, do: str) -> None:
 
 
 def checked(folder: Path, function: str) -> Any:
-    request = JobRequest(
+    request = make_request(
         study="check", job=Job(0, 0, Rung(0, 0), 1, {}), objective=f"kept_objectives:{function}", metric="",
         required="none", seed=3, folder="", pythonpath=(HERE,), process="kept",
     )  # fmt: skip

@@ -15,6 +15,7 @@ from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import check_resume
 from hpo_core.training.saved_state import seed_all
+from tests.job_requests import make_request
 
 INSIDE = """
 import hpo_core
@@ -49,7 +50,7 @@ def train(trial):
 def _request(folder: Path, text: str) -> JobRequest:
     module = f"late_{folder.name}"
     (folder / f"{module}.py").write_text(text)
-    return JobRequest(
+    return make_request(
         study="late", job=Job(0, 0, Rung(0, 0), 3, {}), objective=f"{module}:train", metric="loss", required="all",
         seed=11, folder=str(folder), pythonpath=(str(folder),),
     )  # fmt: skip
@@ -58,7 +59,7 @@ def _request(folder: Path, text: str) -> JobRequest:
 def _loss(folder: Path, text: str) -> float:
     folder.mkdir()
     request = _request(folder, text)
-    trainer = Trainer(request.objective, request.pythonpath)
+    trainer = Trainer(request.setup.objective, request.setup.pythonpath)
     try:
         return trainer.run(request).metrics["loss"]
     finally:

@@ -6,15 +6,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.objective import load_objective
-from hpo_core.training.request import JobRequest
 from hpo_core.training.user_code import own_frames
+from tests.job_requests import changed, make_request
 
 LIBRARY = """
 def fit(callback, depth=12):
@@ -84,8 +83,8 @@ def attempt(folder: Path, folders: list[str], function: str) -> tuple[Report, st
     job = Job(3, 0, Rung(0, 0), 1, {}, None)
     trainer = Trainer(objective, folders)
     try:
-        request = JobRequest(study="s", job=job, objective=objective, metric="loss", seed=1, folder=str(folder))
-        report = trainer.run(msgspec.structs.replace(request, pythonpath=tuple(folders)))
+        request = make_request(study="s", job=job, objective=objective, metric="loss", seed=1, folder=str(folder))
+        report = trainer.run(changed(request, pythonpath=tuple(folders)))
     finally:
         trainer.close()
     return report, (folder / "logs/trial-00003-attempt-0.log").read_text()

@@ -17,8 +17,8 @@ from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Rung
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage
+from tests.job_requests import make_request
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,13 +82,12 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
 
     def train(job: Job) -> Metrics:
         start = files[job.checkpoint.uri] if job.checkpoint is not None else None
-        request = JobRequest(
+        request = make_request(
             study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective="examples.pbt.train:train",
             metric="val_loss", seed=spec.training_seed(job.trial), folder=folder,
         )  # fmt: skip
         report = run_attempt(example.train, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
-        assert report.unrestored == ()
         files[kept_as(job)] = report.checkpoint
         return report.metrics
 

@@ -11,7 +11,7 @@ import pytest
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.optuna_space import find_space
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 pytestmark = pytest.mark.slow
 
@@ -110,7 +110,7 @@ def test_a_pruning_callback_of_optuna_stops_at_the_rung(library: str, tmp_path: 
     pytest.importorskip(library, reason=f"{library} is not installed")
     objective = globals()[f"{library}_objective"]
     assert list(find_space(objective).space) == ["x"]
-    request = JobRequest(
+    request = make_request(
         study="s",
         job=Job(0, 0, Rung(0, 0), 3, {"x": 0.5}, None),
         objective="a:b",

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from hpo_core.model.trial import Job, Rung
-from hpo_core.training.request import JobRequest
 from hpo_core.training.resume_check import ResumeCheck, check_resume, differences, different_metrics, different_parts
 from tests.conftest import make_spec
+from tests.job_requests import make_request
 
 FUNCTIONS = """
 import itertools, os, random, sys, time
@@ -168,7 +168,7 @@ def test_iterator_across_steps_is_found(tmp_path: Path) -> None:
 
 def check(folder: Path, function: str, **how: Any) -> ResumeCheck:
     (folder / "own_checked.py").write_text(FUNCTIONS)
-    request = JobRequest(
+    request = make_request(
         study="check",
         job=Job(0, 0, Rung(0, 0), 1, {}),
         objective=f"own_checked:{function}",

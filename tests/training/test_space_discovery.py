@@ -8,7 +8,7 @@ import yaml
 from hpo_core import StudySpec
 from hpo_core.cli.app import app
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna_space import MAX_VALUE_CALLS, RANDOM_CALLS, find_space
+from hpo_core.training.optuna_space import CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,6 @@ def layers(trial):
 def test_conditions_on_one_parameter_are_found():
     found = find_space(layers)
     space = found.space
-    assert list(space) == ["model", "rate", "layers", "units_0", "optimizer", "units_1", "units_2", "momentum"]
     assert {name: description.get("when") for name, description in space.items()} == {
         "model": None, "rate": None, "layers": {"model": "net"}, "units_0": {"model": "net"},
         "optimizer": {"model": "net"}, "units_1": {"layers": [2, 3]}, "units_2": {"layers": 3},
@@ -78,9 +77,9 @@ def test_all_values_of_an_integer_with_a_condition_are_tried():
             trial.suggest_float(f"u{layer}", 0, 1)
 
     found = find_space(objective)
-    assert list(found.space) == ["width", "n", *(f"u{k}" for k in range(12))]
+    assert set(found.space) == {"width", "n", *(f"u{k}" for k in range(12))}
     assert found.space["u5"]["when"] == {"n": list(range(6, 13))} and found.space["u11"]["when"] == {"n": 12}
-    assert found.calls <= MAX_VALUE_CALLS + RANDOM_CALLS and not found.gaps
+    assert found.calls == CALLS and not found.gaps
 
 
 def test_none_is_a_value_of_a_condition():
@@ -95,20 +94,10 @@ def test_none_is_a_value_of_a_condition():
     assert found.space["x"]["when"] == {"prune": None}
 
 
-def test_the_limit_of_calls_is_kept_and_gaps_are_listed():
-    def objective(trial):
-        for k in range(30):
-            trial.suggest_categorical(f"c{k}", list(range(20)))
-
-    found = find_space(objective)
-    assert found.calls == MAX_VALUE_CALLS + RANDOM_CALLS and len(found.space) == 30
-    assert any(gap.startswith("some values of c") for gap in found.gaps)
-
-
 def test_optional_calls_end_at_the_time_limit(monkeypatch):
     monkeypatch.setattr("hpo_core.training.optuna_space.MAX_SECONDS", 0.0)
     found = find_space(layers)
-    assert len(found.space) == 8 and found.gaps == ["anything more after 0 s"]
+    assert list(found.space) == ["model", "rate"] and found.gaps == ["anything more after 0 s"]
 
 
 def test_an_error_in_a_later_call_is_a_gap():

@@ -14,9 +14,9 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import THREAD_VARIABLES, oversubscription, threads_of
-from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.conftest import make_spec
+from tests.job_requests import make_request
 
 SHOWS = """
 import os
@@ -38,7 +38,7 @@ def test_jobs_get_the_threads_and_trainers_are_kept_apart(tmp_path: Path) -> Non
 
     def numbers(attempt: int, threads: int | None) -> set[float]:
         job = Job(0, attempt, Rung(0, 0), 1, {"names": " ".join(THREAD_VARIABLES)})
-        request = JobRequest(
+        request = make_request(
             study="s", job=job, objective="shows_threads:train", metric=THREAD_VARIABLES[0], seed=1, threads=threads,
             folder=str(tmp_path), pythonpath=(str(tmp_path),),
         )  # fmt: skip
@@ -91,7 +91,7 @@ def test_what_cannot_be_is_refused(threads: Any, cluster: Any, words: str) -> No
 def test_request_and_journal_have_it() -> None:
     found = spec("auto", kind="local", workers=1)
     request = JobRequests(found, "/nowhere").of(first_job(found))
-    assert request.threads == available_cores() >= 1
+    assert request.setup.threads == available_cores() >= 1
     again = StudySpec.from_journal(found.plain())
     assert again.training.threads == "auto"
     older = found.plain()

@@ -5,7 +5,6 @@ import runpy
 import sys
 from itertools import pairwise
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,13 +13,14 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point, Rung
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
+from hpo_core.training.request import decode_report, decode_request, encode_report, encode_request
+from tests.job_requests import changed, make_request
 
 
 @pytest.fixture
 def request_of(tmp_path):
     def make(target=3, checkpoint=None, metric="loss", attempt=0, **params):
-        return JobRequest(
+        return make_request(
             study="s",
             job=Job(5, attempt, Rung(0, 0), target, params, checkpoint),
             objective="a:b",
@@ -324,7 +324,7 @@ def two_objectives(trial):
 @pytest.mark.parametrize("required", ["all", "any"])
 def test_one_of_several_metrics_suffices_if_required_is_any(request_of, required):
     def ended(**params):
-        request = msgspec.structs.replace(request_of(**params), more_metrics=("speed",), required=required)
+        request = changed(request_of(**params), metrics=("loss", "speed"), required=required)
         return run_attempt(two_objectives, decode_request(encode_request(request)))
 
     assert ended(loss=1, speed=2.0).outcome is Outcome.COMPLETED

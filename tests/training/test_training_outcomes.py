@@ -11,15 +11,15 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from safetensors.torch import load_file
 
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import decode_report, encode_request
 from hpo_core.training.worker import TrainerPool, train_job, trainers
+from tests.job_requests import changed, make_request
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
@@ -41,7 +41,7 @@ class Bench:
 
     def request(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, params=None, **limits):
         job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **(params or {})}, checkpoint)
-        return JobRequest(
+        return make_request(
             study="s",
             job=job,
             objective=OBJECTIVE,
@@ -100,7 +100,7 @@ def test_a_nan_result_is_diverged(bench):
 def test_every_objective_must_be_reported_and_finite(bench):
     def run(attempt, **params):
         asked = bench.request("several", params=params, target=2, attempt=attempt)
-        return bench.trainer.run(msgspec.structs.replace(asked, more_metrics=("latency", "size")))
+        return bench.trainer.run(changed(asked, metrics=("loss", "latency", "size")))
 
     good = run(0, latency=0.1, size=3)
     assert (good.outcome, good.metrics) == (Outcome.COMPLETED, {"loss": 0.5, "latency": 0.1, "size": 3.0})
@@ -230,7 +230,7 @@ def test_objectives_that_cannot_be_imported(tmp_path, monkeypatch, code, objecti
 def test_an_objective_without_torch_never_loads_it(tmp_path):
     code = "import sys\ndef train(trial):\n    trial.report(loss='torch' in sys.modules and 1 or 0)\n"
     (tmp_path / "plain.py").write_text(code)
-    request = JobRequest(
+    request = make_request(
         study="s",
         job=Job(0, 0, Rung(0, 0), 1, {}),
         objective="plain:train",
@@ -271,7 +271,7 @@ def test_the_trainers_of_all_slots_import_side_by_side(tmp_path):
     (tmp_path / "meeting.py").write_text(textwrap.dedent(code))
     pool, place = TrainerPool(), (str(tmp_path),)
     requests = [
-        JobRequest(
+        make_request(
             study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="meeting:train", metric="loss", seed=1,
             folder=str(tmp_path), pythonpath=place,
         )

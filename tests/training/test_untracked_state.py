@@ -18,7 +18,7 @@ from hpo_core import State
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.request import JobRequest
+from tests.job_requests import make_request
 
 DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
 Run = Callable[..., Report]
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Run:
     def run(function: Any, target: int = 3, start: Report | None = None) -> Report:
         checkpoint = None if start is None else start.checkpoint
         job = Job(5, 0 if start is None else 1, Rung(0, 0), target, {}, checkpoint)
-        request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+        request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
         report = run_attempt(function, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
         return report
@@ -194,6 +194,6 @@ def test_state_that_holds_itself_and_names_it_cannot_have() -> None:
 )
 def test_what_cannot_be_tracked_is_told_what_to_do(item: Any, words: str, tmp_path: Path) -> None:
     job = Job(5, 0, Rung(0, 0), 1, {}, None)
-    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
     with pytest.raises(ObjectiveError, match=words):
         run_attempt(lambda trial: trial.track(thing=item), request, raised=(ObjectiveError,))

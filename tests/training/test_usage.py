@@ -20,6 +20,7 @@ from hpo_core.training.child.meter import FIRST_SECONDS, AttemptMeter
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
+from tests.job_requests import changed, make_request
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "usage_objectives:dispatch"
@@ -34,7 +35,7 @@ class Bench:
 
     def request(self, do: str, *, target: int = 1, attempt: int = 0, **options: Any) -> JobRequest:
         limits = {name: options.pop(name) for name in ("portion", "threads", "metric") if name in options}
-        return JobRequest(
+        return make_request(
             study="s",
             job=Job(0, attempt, Rung(0, 0), target, {"do": do, **options}),
             objective=OBJECTIVE,
@@ -258,6 +259,6 @@ def test_threads_of_torch_follow_from_the_cores_unless_the_study_says_how_many(
 ) -> None:
     pytest.importorskip("torch")
     request = bench.request("threads", portion=cpu_share(1000 * MB, 30_000 * MB, cores=3500), threads=threads)
-    report = bench.pool.run(msgspec.structs.replace(request, objective="usage_torch_objectives:dispatch"))
+    report = bench.pool.run(changed(request, objective="usage_torch_objectives:dispatch"))
     assert report.outcome is Outcome.COMPLETED, report
     assert (report.metrics["omp"], report.metrics["torch"]) == (found, found)

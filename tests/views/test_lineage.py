@@ -10,7 +10,7 @@ import pytest
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
-from hpo_core.model.trial import Checkpoint, Outcome, Report, Rung
+from hpo_core.model.trial import Checkpoint, Rung
 from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.views.lineage import Lineage, read_lineage
 
@@ -161,15 +161,3 @@ def test_trials_without_result_or_existence() -> None:
         lineage.ancestry(7)
     with pytest.raises(HpoError, match="no trial yet"):
         fold().birth(0)
-
-
-def test_what_was_not_restored_is_in_the_journal() -> None:
-    spec = StudySpec.from_plain({
-        "study": "toy", "metric": {"name": "loss"}, "space": SPACE, "search": {"method": "pbt", "population": 2},
-    })  # fmt: skip
-    study = Study.create(spec, journal := MemoryJournal())
-    job = study.ask()
-    assert job is not None
-    lines = ("model.0.weight: (2, 2) in the checkpoint, (3, 3) here",)
-    study.tell_report(Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0}, unrestored=lines))
-    assert list(journal.entries("toy"))[-1].stimulus.report.unrestored == lines  # type: ignore[union-attr]

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from distributed.comm.core import CommClosedError
 
 from hpo_core.execution.executor import Inbox, OnReport
@@ -32,12 +33,12 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
-from hpo_core.training.by_value import placed
+from hpo_core.spec.sent_functions import placed
 from hpo_core.training.request import GRACE
 from hpo_core.training.worker import trainers
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
-from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError
+from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError, dask_settings, log_levels
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import (
     SharedFolder,
@@ -48,7 +49,6 @@ from hpo_flows.dask.on_worker import (
     limit_attempt,
     prepare,
 )
-from hpo_flows.dask.process_settings import dask_settings, log_levels
 from hpo_flows.dask.rank_tasks import RankTasks
 from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
@@ -110,20 +110,21 @@ class DaskExecutor:
         self._shared = SharedFolder.of(folder)
         self._connection: SchedulerClient | None = None
         self._short: tuple[int, float] | None = None
-        """How many slots the cluster has, where they are too few for a gang, and since when."""
+        """Number of slots of the cluster, where they are too few for a gang, and since when."""
         self._told_short: int | None = None
         """The number of them that a person was told last."""
         self._demand: Callable[[int], int] | None = None
         """Slots that the study could use now, counted up to a number; None: the cluster does not follow it."""
         self._restore: list[Callable[[], None]] = []
-        """Functions that put back what the start changed in this process."""
+        """Functions that put back what the start changed in this process; called by :meth:`close`."""
         self._kept: Any = None
         """A result that keeps one worker of an adaptive cluster."""
         self._abandoned = threading.Event()
 
     def show_in(self, flow_run: str, name: str) -> None:
         """Tell training functions which Prefect flow run they are part of; once the cluster has started."""
-        self._requests.flow_run = flow_run, name
+        setup = self._requests.setup
+        self._requests.setup = msgspec.structs.replace(setup, flow_run=(flow_run, name))
 
     # Start.
 
@@ -153,29 +154,23 @@ class DaskExecutor:
         )
         self._connection = connection
         self.room = ClusterRoom(self._watch, asked)
-        requests = self._requests = JobRequests(spec, self._folder)
+        self._requests = JobRequests(spec, self._folder)
         self._tasks = RankTasks(
             connection,
             self._watch,
             self.room,
-            requests=requests,
+            requests=self._requests,
             shared=self._shared,
             study=spec.study,
             folder=self._folder,
             timeout=timeout,
         )
+        self._restore.append(self._tasks.close)
         connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
-        connection.run_on_scheduler(forbid_repetition, connection.client.id, self._tasks.topic)
+        connection.run_on_scheduler(forbid_repetition, connection.client.id)
         self._wait_for_room()
-        self._import_objective(
-            requests.objective,
-            tuple(spec.pythonpath),
-            requests.threads,
-            requests.load,
-            spec.checkpoint_base,
-            self._shared,
-        )
+        self._import_objective()
 
     def _wait_for_room(self) -> None:
         """Return when a job of the study can begin: slots are there, and the devices or partitions that it needs.
@@ -245,7 +240,7 @@ class DaskExecutor:
             time.sleep(0.02)
         return True
 
-    def _import_objective(self, *question: Any) -> None:
+    def _import_objective(self) -> None:
         """Import the objective on every worker, find ``data.load``, and write to the checkpoints' URL.
 
         Raises:
@@ -253,10 +248,10 @@ class DaskExecutor:
             ObjectiveError: the objective cannot be imported.
             StorageError: a worker cannot write to the URL of the checkpoints.
         """
-        client = self._connected.client
+        client, setup = self._connected.client, self._requests.setup
 
         async def ask(address: str) -> Any:
-            found = await client.run(prepare, *question, workers=[address], on_error="return")
+            found = await client.run(prepare, setup, self._shared, workers=[address], on_error="return")
             return found.get(address)
 
         waiting = {

@@ -37,11 +37,11 @@ class _Worker:
     trainers: dict[str, Stopwatch] = field(default_factory=dict)
     """Time since each attempt there went on."""
     out: str = ""
-    """Why it is out; empty: it is well."""
+    """Reason for which it is out; empty: it is well."""
     greeted: bool = False
-    """Whether it was asked what it has to tell."""
+    """True once it was asked what it has to tell."""
     called: bool = False
-    """Whether a call to it is under way."""
+    """True while a call to it is under way."""
     silent: int = 0
     """Looks in a row at which it did not tell what it was asked."""
 
@@ -84,7 +84,7 @@ class ClusterWatch:
         self._task: Any = None
         self._calls: set[asyncio.Task[None]] = set()
         self._told: dict[str, bool] = {}
-        """Why MPS is off on some worker, and whether a person was told."""
+        """Reasons for which MPS is off on some worker, and True once a person was told."""
 
     def start(self) -> None:
         self._scheduler.reset()

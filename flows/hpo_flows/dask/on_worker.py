@@ -2,12 +2,10 @@
 
 Coroutines run in a worker's event loop, which sends its heartbeats: whatever may take time goes to a thread.
 
-*Open tasks* train several short jobs in turn. A task of its own costs a job about 10 ms of processor time in client,
-scheduler and worker. So a task that is younger than :data:`OPEN_SECONDS` when its job ends stays open: it publishes the
-report at once and takes the next job by a call from the controller, or from its thread where it shares this process.
-Dask's scheduler still knows of the task, with all that this means: the slot is taken, an adaptive cluster keeps the
-worker, and the worker's death ends the task with an error. The task's result is the report of its last job. So a report
-or a call that was lost on its way delays a job, by ``OPEN_SECONDS`` at most, and loses nothing.
+*Open tasks* train several short jobs in turn on a worker in the study's process. A task that is younger than
+:data:`OPEN_SECONDS` when its job ends stays open: it reports at once and takes the next job from the thread of the
+study. Dask's scheduler still knows of the task: the slot is taken, and an adaptive cluster keeps the worker. The task's
+result is the report of its last job.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.security.private_files import open_private, private_folder
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
-from hpo_core.training.request import decode_report, decode_request, encode_report
+from hpo_core.training.request import StudySetup, decode_report, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
@@ -62,17 +60,14 @@ class SharedFolder(msgspec.Struct, frozen=True):
         except (OSError, ValueError):
             return False
 
-    def check_not_needed(self, base: str, functions: tuple[str, ...], *, gang: bool = False) -> None:
+    def check_not_needed(self, setup: StudySetup, *, gang: bool = False) -> None:
         """Refuse to train without it what needs it.
-
-        Args:
-            base: of the study's checkpoints.
-            functions: names of the objective and of ``data.load``; empty ones are none.
 
         Raises:
             StorageError: with the cure.
         """
-        if is_remote(base) and not gang and not any(_is_sent(name) for name in functions):
+        is_sent = any(digest_of(name.rpartition("/")[2]) is not None for name in (setup.objective, setup.load))
+        if is_remote(setup.checkpoint_base) and not gang and not is_sent:
             return
         raise StorageError(
             f"This worker does not see the study's folder {self.path}. Mount the home folder there under the same path "
@@ -90,33 +85,29 @@ class SharedFolder(msgspec.Struct, frozen=True):
         return str(Path(scratch) / f"hpo-{name}")
 
 
-def _is_sent(name: str) -> bool:
-    return digest_of(name.rpartition("/")[2]) is not None
-
-
 OPEN_SECONDS = 1.0
 """Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
 
-_Next = tuple[bytes, Callable[[bytes], None]]
-"""A request, and the function to call with its encoded report."""
-
 
 class _OpenTask:
-    """Takes requests from the worker's event loop, gives them to the task's thread."""
+    """Takes requests from the study's thread, gives them to the task's."""
 
     def __init__(self, ends: float) -> None:
         self._ends = ends
-        self._requests: queue.SimpleQueue[_Next | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
 
-    def offer(self, item: _Next) -> bool:
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._ends
+
+    def offer(self, request: bytes) -> bool:
         with self._lock:
             if not self._closed:
-                self._requests.put(item)
+                self._requests.put(request)
             return not self._closed
 
-    def next(self) -> _Next | None:
+    def next(self) -> bytes | None:
         try:
             return self._requests.get(timeout=max(0.0, self._ends - time.monotonic()))
         except queue.Empty:
@@ -133,76 +124,41 @@ class _OpenTask:
 
 _open: dict[str, _OpenTask] = {}
 """Open tasks of this process, by Dask's key."""
+studies_here: dict[str, Callable[[str, str, bytes], None]] = {}
+"""Functions that take the reports of studies of this process, by the id of their run: key, worker, encoded report."""
 
 
-def train_in_turn(
-    request: bytes, key: str, publish: Callable[[bytes], None], *, worker: str = "", gpu: str = ""
-) -> bytes:
+def train_in_turn(request: bytes, key: str, run: str, *, worker: str = "", gpu: str = "") -> bytes:
     """Train a job, then those that come while the task is open; return the report of the last.
 
     Args:
-        publish: called with the report of the first job where the task stays open after it.
+        run: see :data:`studies_here`; of a study elsewhere no job follows.
         worker: address of the task's worker.
         gpu: see :func:`gpu_of`.
     """
-    ends = time.monotonic() + OPEN_SECONDS
-    report = train_job(request, worker=worker, gpu=gpu)
-
-    def may_go_on() -> bool:
-        return time.monotonic() < ends and decode_report(report).outcome in RESULTS
-
-    if not may_go_on():
-        return report
-    task = _open[key] = _OpenTask(ends)
+    task, take_report = _OpenTask(time.monotonic() + OPEN_SECONDS), studies_here.get(run)
+    following: bytes | None = request
     try:
-        publish(report)
-        while (item := task.next()) is not None:
-            request, answer = item
-            report = train_job(request, worker=worker, gpu=gpu)
-            if not may_go_on():
-                task.close()
-            answer(report)
+        while following is not None:
+            report = train_job(following, worker=worker, gpu=gpu)
+            if take_report is None or task.is_over() or decode_report(report).outcome not in RESULTS:
+                break
+            _open[key] = task
+            take_report(key, worker, report)
+            following = task.next()
     finally:
         task.close()
-        del _open[key]
+        _open.pop(key, None)
     return report
 
 
-def offer_next(key: str, request: bytes, answer: Callable[[bytes], None]) -> bool:
-    """Give an open task of this process a job; False where it takes no more.
-
-    Args:
-        answer: called with the report in the task's thread.
-    """
+def offer_next(key: str, request: bytes) -> bool:
+    """Give an open task of this process a job; False where it takes no more."""
     task = _open.get(key)
-    return task is not None and task.offer((request, answer))
+    return task is not None and task.offer(request)
 
 
-async def train_next(key: str, request: bytes) -> bytes | None:
-    """Train a job in an open task; None where the task takes no more, or its own result will have the report."""
-    loop = asyncio.get_running_loop()
-    report: asyncio.Future[bytes] = loop.create_future()
-
-    def settle(encoded: bytes) -> None:
-        if not report.done():
-            report.set_result(encoded)
-
-    if not offer_next(key, request, lambda encoded: _call_on(loop, settle, encoded)):
-        return None
-    try:
-        return await asyncio.wait_for(report, OPEN_SECONDS)
-    except TimeoutError:  # the task is older by now, and ends with this job
-        return None
-
-
-def _call_on(loop: asyncio.AbstractEventLoop, settle: Callable[[bytes], None], encoded: bytes) -> None:
-    try:
-        loop.call_soon_threadsafe(settle, encoded)
-    except RuntimeError:  # the worker is closing, and its loop with it
-        return
-
-
-def close_open_tasks(prefix: str = "") -> None:
+def close_open_tasks(prefix: str) -> None:
     for key, task in list(_open.items()):
         if key.startswith(prefix):
             task.close()
@@ -213,11 +169,12 @@ def gpu_of(worker: distributed.Worker) -> str:
 
 
 def train(
-    request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None, shared: SharedFolder | None = None
+    request: bytes, key: str, run: str, workers: tuple[str, ...] | None = None, shared: SharedFolder | None = None
 ) -> tuple[bytes, str]:
     """The Dask task: train a job, and short ones that follow; return the last report and the worker's address.
 
     Args:
+        run: see :data:`studies_here`.
         shared: the study's folder; None: this worker sees it.
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. A
             placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
@@ -229,20 +186,16 @@ def train(
         if address not in workers:
             return lost_report(request, "its Dask worker went before the job reached it"), ""
         distributed.secede()  # type: ignore[no-untyped-call]
-
     if shared is not None and not shared.is_seen():
         return _train_without_folder(request, shared, worker), address
 
-    def publish(report: bytes) -> None:
-        worker.log_event(topic, (key, address, report))
-
-    return train_in_turn(request, key, publish, worker=address, gpu=gpu_of(worker)), address
+    return train_in_turn(request, key, run, worker=address, gpu=gpu_of(worker)), address
 
 
 def _train_without_folder(request: bytes, shared: SharedFolder, worker: distributed.Worker) -> bytes:
     asked = decode_request(request)
     try:
-        shared.check_not_needed(asked.checkpoint_base, (asked.objective, asked.load), gang=asked.gang is not None)
+        shared.check_not_needed(asked.setup, gang=asked.gang is not None)
     except StorageError as error:
         return encode_report(asked.report(Outcome.STORAGE, str(error)))
     folder = shared.instead(worker.local_directory)
@@ -264,7 +217,6 @@ async def cancel_attempts_of(folder: str) -> None:
 
 
 async def close_all_children() -> None:
-    close_open_tasks()
     await asyncio.to_thread(trainers.close_all)
 
 
@@ -286,27 +238,14 @@ async def forget_study(
             dask_worker.metrics.pop(metric, None)
 
 
-async def prepare(
-    objective: str,
-    pythonpath: tuple[str, ...],
-    threads: int | None,
-    load: str,
-    base: str,
-    shared: SharedFolder,
-    dask_worker: distributed.Worker,
-) -> None:
-    """Import the objective, and find ``data.load``, which may take minutes.
-
-    Args:
-        base: of the study's checkpoints; a URL is written to.
-    """
+async def prepare(setup: StudySetup, shared: SharedFolder, dask_worker: distributed.Worker) -> None:
+    """Import the objective, find ``data.load``, which may take minutes, and write to the checkpoints' URL."""
     if not await asyncio.to_thread(shared.is_seen):
-        shared.check_not_needed(base, (objective, load))
-    await asyncio.to_thread(check_base, base)
-    gpu, folder, jobs = gpu_of(dask_worker), shared.path, dask_worker.state.nthreads
-    await asyncio.to_thread(
-        trainers.prepare, objective, pythonpath, threads, load=load, gpu=gpu, folder=folder, jobs=jobs
-    )
+        shared.check_not_needed(setup)
+    await asyncio.to_thread(check_base, setup.checkpoint_base)
+    gpu, jobs = gpu_of(dask_worker), dask_worker.state.nthreads
+    function = setup.objective, setup.pythonpath, setup.threads
+    await asyncio.to_thread(trainers.prepare, *function, load=setup.load, gpu=gpu, folder=shared.path, jobs=jobs)
 
 
 async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.Worker) -> tuple[str, str]:
@@ -329,16 +268,14 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
 class NoRepetition(distributed.SchedulerPlugin):
     """Scheduler plugin: a task of one client whose worker died ends with an error; Dask does not run it again.
 
-    ``allowed-failures`` would do this to everybody's tasks. The plugin goes when its client does, however that ends,
-    and takes the study's messages with it.
+    ``allowed-failures`` would do this to everybody's tasks. The plugin goes when its client does, however that ends.
 
     Args:
         client: ID of the client.
-        topic: of the study's messages.
     """
 
-    def __init__(self, client: str, topic: str) -> None:
-        self._client, self._topic = client, topic
+    def __init__(self, client: str) -> None:
+        self._client = client
         self.name = f"hpo-no-repetition-{client}"
 
     def update_graph(self, scheduler: Any, *, client: str, tasks: list[Any], **_more: Any) -> None:
@@ -349,9 +286,8 @@ class NoRepetition(distributed.SchedulerPlugin):
     def remove_client(self, scheduler: Any, client: str) -> None:
         if client == self._client:
             scheduler.remove_plugin(self.name)
-            getattr(getattr(scheduler, "_broker", None), "_topics", {}).pop(self._topic, None)  # Dask only empties it
 
 
-def forbid_repetition(client: str, topic: str, dask_scheduler: Any = None) -> None:
-    plugin = NoRepetition(client, topic)
+def forbid_repetition(client: str, dask_scheduler: Any = None) -> None:
+    plugin = NoRepetition(client)
     dask_scheduler.add_plugin(plugin, name=plugin.name)

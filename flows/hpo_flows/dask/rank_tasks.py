@@ -3,8 +3,7 @@
 A rank is one process that trains a job: a plain job has one, a gang several.
 
 Dask's task is the authority on what became of a rank. The shortcut beside it (open tasks, ``on_worker.py``) only saves
-time: where a call fails, the task's end tells whether the job was trained, and one that was not is given a task of its
-own.
+time.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +34,7 @@ from hpo_core.training.process_group import LOST_PEER, gang_report
 from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import OPEN_SECONDS, SharedFolder, cancel_attempts, offer_next, train, train_next
+from hpo_flows.dask.on_worker import SharedFolder, cancel_attempts, offer_next, studies_here, train
 from hpo_flows.dask.scheduler_client import SchedulerClient
 
 OWN_END_SECONDS = 5.0
@@ -50,7 +48,7 @@ class _Submitted:
     job: Job
     on_report: OnReport
     reports: list[Report | None]
-    """How each rank ended."""
+    """End of each rank; None: it has not ended."""
     store: Path | None
     """File where the ranks of a gang find each other."""
     failed_at: float | None = None
@@ -120,7 +118,6 @@ class RankTasks:
         self._client = connection.client
         self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
         self._study, self._folder = study, Path(folder)
-        self._timeout = timeout
         self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
         self._id = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
@@ -132,15 +129,15 @@ class RankTasks:
         """By (trial, attempt) that reported and whose process waits for the study's answer: address of the worker."""
         self._open: dict[str, _Task] = {}
         """Tasks that wait for a job, the one that waits longest first."""
-        self._calls: set[asyncio.Task[None]] = set()
-        self.topic = f"{study}/{self._id}"
-        """Dask's topic of the messages that workers send while a task is open."""
-        self._client.subscribe_topic(self.topic, lambda event: self._open_task_reported(*event[1]))
+        studies_here[self._id] = self._open_task_reported
         stores = self._folder / GANGS
         if stores.is_dir():  # left by a controller before this one that was killed
             for left in private_folder(stores, below=self._folder).iterdir():
                 with contextlib.suppress(OSError):
                     left.unlink()
+
+    def close(self) -> None:
+        studies_here.pop(self._id, None)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         candidates = self._candidates(slot)
@@ -231,11 +228,8 @@ class RankTasks:
         return free
 
     def _start(self, rank: _Rank, *, may_be_open: bool = False, again: bool = False) -> None:
-        """Have a task train the rank: one that is open, else a new one.
-
-        Args:
-            again: a task of the rank's own has ended without training it, and Dask may know its key still.
-        """
+        # Have a task train the rank: one that is open, else a new one. ``again``: a task of the rank's own has ended
+        # without training it, and Dask may know its key still.
         if may_be_open and self._started_in_open_task(rank):
             return
         job = rank.job
@@ -255,7 +249,7 @@ class RankTasks:
                 train,
                 encode_request(rank.request),
                 key,
-                self.topic,
+                self._id,
                 rank.workers,
                 self._shared,
                 key=key,
@@ -294,11 +288,7 @@ class RankTasks:
             for key, task in list(self._open.items()):
                 if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
                     self._open.pop(key).rank = rank
-                    if not task.address.startswith("inproc://"):
-                        self._client.loop.add_callback(self._begin_call, task, rank)
-                        return True
-                    report = partial(self._open_task_reported, key, task.address)
-                    if offer_next(key, encode_request(rank.request), report):
+                    if offer_next(key, encode_request(rank.request)):
                         return True
                     task.rank = None  # it is ending
         return False
@@ -310,20 +300,21 @@ class RankTasks:
     def _task_ended(self, future: Any) -> None:
         # Take the report that a task ends with; a rank that the task did not reach gets a task of its own.
         with self._lock:
-            task = self._forget(future.key)
-            if task is None or task.rank is None:
+            task = self._tasks.get(future.key)
+        rank = None if task is None else task.rank
+        report = None if rank is None else self._report_of(rank, future)
+        with self._lock:  # until here its slot was taken
+            if self._forget(future.key) is None or rank is None:  # or it was reported meanwhile
                 return
-            self._asks(task.rank, task.address)
-        report = self._report_of(task.rank, future)
+            if report is not None and report.outcome in RESULTS and rank.request.asks:
+                self._asking[rank.job.key] = report.worker
         if report is None:
-            with self._lock:
-                self._asks(task.rank, "")
             try:
-                self._start(task.rank, again=True)
+                self._start(rank, again=True)
                 return
             except Exception as error:
-                report = task.rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
-        self._take_report(task.rank, report)
+                report = rank.without_result(Outcome.LOST, f"it could not be submitted again: {_words(error)}")
+        self._take_report(rank, report)
 
     def _report_of(self, rank: _Rank, future: Any) -> Report | None:
         try:
@@ -341,18 +332,9 @@ class RankTasks:
             return None
         return msgspec.structs.replace(report, worker=worker)
 
-    def _asks(self, rank: _Rank, address: str) -> None:
-        # The process of a rank that ended waits at this worker for the study's answer; empty: none waits.
-        if rank.request.asks and address:
-            self._asking[rank.job.key] = address
-        else:
-            self._asking.pop(rank.job.key, None)
-
     def _take_report(self, rank: _Rank, report: Report) -> None:
         # Keep the report of a rank; the last rank's makes the report of the job (a plain job has one rank).
         submitted = rank.submitted
-        with self._lock:
-            self._asks(rank, report.worker if report.outcome in RESULTS else "")
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
         if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:
@@ -371,32 +353,17 @@ class RankTasks:
                 submitted.store.unlink(missing_ok=True)
         submitted.on_report(submitted.job, gang_report(reports) if len(reports) > 1 else reports[0])
 
-    # On the client's loop.
-
-    def _begin_call(self, task: _Task, rank: _Rank) -> None:
-        call = asyncio.ensure_future(self._train_in_open_task(task, rank))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-
-    async def _train_in_open_task(self, task: _Task, rank: _Rank) -> None:
-        # Have an open task train one more job (`on_worker.train_next`); its answer is the report.
-        with contextlib.suppress(Exception):  # then the task's end tells
-            request = encode_request(rank.request)
-            call = self._client.run(train_next, task.key, request, workers=[task.address], on_error="ignore")
-            found = await asyncio.wait_for(call, OPEN_SECONDS + self._timeout)
-            if (data := found.get(task.address)) is not None:
-                self._open_task_reported(task.key, task.address, data)
-
     def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
-        report = decode_report(data)
+        report = msgspec.structs.replace(decode_report(data), worker=address)
         with self._lock:
             task = self._tasks.get(key)
             if task is None or task.rank is None or task.rank.key != _reported_key(report):
                 return
             rank, task.rank, task.address = task.rank, None, address
             self._open[key] = task
-            self._asks(rank, address)
-        self._take_report(rank, msgspec.structs.replace(report, worker=address))
+            if rank.request.asks:
+                self._asking[rank.job.key] = address
+        self._take_report(rank, report)
 
 
 class Cancellation:

@@ -35,11 +35,11 @@ class ToldPartitions(NamedTuple):
     places: frozenset[int]
     """Indices among the study's partitions, those of validation last."""
     problems: dict[str, str]
-    """Why a partition that is there cannot be used, by its name."""
+    """Reasons for which partitions that are there cannot be used, by name."""
     looked: int = 0
     """Number of the look; later looks have larger ones."""
     reading: bool = False
-    """Whether a partition is being read there, which may then count."""
+    """True if a partition is being read there, which may then count."""
 
 
 class WorkerFacts(NamedTuple):
@@ -68,14 +68,13 @@ class WorkerQuestions(NamedTuple):
     devices: str | None = None
     """Kind of the devices that jobs share (``packing.devices``); None: they share none."""
     mps: bool = False
-    """Whether jobs are to share GPUs through MPS."""
     partitions: tuple[PartitionFile, ...] = ()
     """Partitions that models hop over, those of validation last."""
     partition_folder: str = ""
     jobs_on_device: int = 1
     """Maximum number of jobs that share a device."""
     computers: bool = False
-    """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
+    """True if the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
 
     @classmethod
     def of(cls, spec: StudySpec, folder: str) -> WorkerQuestions:

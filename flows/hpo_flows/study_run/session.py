@@ -33,11 +33,10 @@ from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.training import by_value
 from hpo_core.training.objective import check_function
 from hpo_core.views.failure_reasons import another_name, no_result_words
 from hpo_core.views.summary import exhausted_words
@@ -150,7 +149,7 @@ class Session:
             self.spec = self._find_spec()
             self.folder = home.study_folder(name, create=True)
             for function in filter(digest_of, self.spec.functions.values()):
-                by_value.keep(function, self.folder, self.folder.parent)
+                sent_functions.keep(function, self.folder, self.folder.parent)
         except BaseException:
             self._let_go()
             raise
@@ -217,7 +216,7 @@ class Session:
         folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
-                by_value.find(name, folder, folder.parent)
+                sent_functions.find(name, folder, folder.parent)
             elif setting in ("build", "packing.demand.function") or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 

@@ -15,7 +15,7 @@ from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, Removals, exists, ho
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
-from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report, Unit, Visit
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report, Unit, Visit
 from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.training.reported_metrics import ReportedCurve, check_required
 from hpo_core.training.request import JobRequest
@@ -35,7 +35,6 @@ class JobProgress(msgspec.Struct, kw_only=True):
     points: tuple[Point, ...] = ()
     elapsed: float = 0.0
     """Seconds that its units took."""
-    unrestored: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -247,7 +246,6 @@ class HoppedJob:
         started, ended = round(report.started, 3), round(report.ended, 3)
         behind.visits.append(Visit(unit.target - 1, partition, report.worker, started, ended, came_with))
         behind.elapsed += report.seconds
-        behind.unrestored = (behind.unrestored + report.unrestored)[:UNRESTORED_LINES]
         warnings = () if report.warnings is msgspec.UNSET else report.warnings
         behind.warnings += tuple(line for line in warnings if line not in behind.warnings)
         if isinstance(report.usage, Usage):
@@ -316,7 +314,6 @@ class HoppedJob:
             worker=visits[-1].worker if visits else "",
             started=visits[0].started if visits else 0.0,
             ended=visits[-1].ended if visits else 0.0,
-            unrestored=behind.unrestored,
             warnings=behind.warnings or msgspec.UNSET,
             usage=self._usage() or msgspec.UNSET,
             visits=tuple(visits) or msgspec.UNSET,

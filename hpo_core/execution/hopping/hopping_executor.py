@@ -149,7 +149,7 @@ class HoppingExecutor:
         self._at_once: Callable[[int], int] = lambda workers: (
             data.concurrent or max(FOR_EACH_WORKER * workers, all_of_them)
         )
-        """How many models train at once on so many workers. One that waits is a file in the study's folder."""
+        """Models that train at once on so many workers. One that waits is a file in the study's folder."""
         self.keep_only(running)
         files = data.all_files
         self._names = [file.name for file in files]
@@ -261,7 +261,7 @@ class HoppingExecutor:
         self._schedule.add(job.trial, to=job.target, after=training.behind.epoch, orders=orders)
 
     def _advance(self) -> None:
-        """Take what ended and start what can start, until neither is left or the next call; not entered twice."""
+        # Take what ended and start what can start, until neither is left or the next call; not entered twice.
         if self._advancing:
             return
         self._advancing = True

@@ -51,7 +51,7 @@ class AttemptProcess:
         self._kept: KeptState | None = None
         self._attempts = 0
         self._is_over = False
-        """Whether the study ended the trial while the process waited within the training for its answer."""
+        """True once the study ended the trial while the process waited within the training for its answer."""
         self._inbox = MessageInbox()
 
     def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
@@ -119,7 +119,7 @@ class AttemptProcess:
         faulthandler.register(signal.SIGTERM, file=2, chain=True)
         self._progress.start()
         if request.portion is not None:
-            apply_portion(request.portion, request.threads, again=self._process.stays)
+            apply_portion(request.portion, request.setup.threads, again=self._process.stays)
         whole: list[str] = []
         ask = self._ask if self._process.asks and request.asks else None
         report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)
@@ -246,10 +246,7 @@ def find_thread_pools(portion: Portion, threads: int | None) -> None:
 
 
 def _limit_threads(threads: int) -> None:
-    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
-
-    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
-    """
+    # Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)

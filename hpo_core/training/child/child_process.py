@@ -44,10 +44,9 @@ class ChildProcess:
 
     def __init__(self, request: JobRequest) -> None:
         self.pid = 0
-        self.stays = request.process == "kept"
-        """Whether it may stay for a further attempt."""
+        self.stays = request.setup.process == "kept"
         self.asks = request.asks
-        """Whether it may wait within the training for the trial's next job."""
+        """True if it may wait within the training for the trial's next job."""
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)
@@ -126,7 +125,7 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
     if portion is not None:
         device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
     gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
-    return request.study, request.folder, request.process, request.threads, device, gang
+    return request.setup.study, request.setup.folder, request.setup.process, request.setup.threads, device, gang
 
 
 def device_of(request: JobRequest) -> str:

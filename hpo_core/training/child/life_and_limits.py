@@ -164,25 +164,25 @@ class RunningChild:
         self.request = request
         self.process = process
         self.settled: Settled | None = None
-        """What the child says after its report, where its process may stay for the next attempt."""
+        """Message of the child after its report, where its process may stay for the next attempt."""
         self.ending = self._ended = False
-        """Whether the child was told to end, or has reported and only has to exit; and whether it was reaped."""
+        """The child was told to end, or has reported and only has to exit; it was reaped."""
         place = log_path(request.job.trial, request.job.attempt, request.rank)
-        self.log = AttemptLog(Path(request.folder) / place, request.log_limit)
+        self.log = AttemptLog(Path(request.setup.folder) / place, request.setup.log_limit)
         self._progress = progress
         self._inbox = MessageInbox()
         self._started = time.time()
-        self._spent = _stopwatch(request.timeout)
-        self._spent.reset(request.elapsed)
-        self._still = _stopwatch(request.stall_timeout, request.storage_timeout)
-        self._limits = {False: request.stall_timeout, True: request.storage_timeout}
+        self._spent = _stopwatch(request.setup.timeout)
+        self._spent.reset(0.0 if request.job.unit is None else request.job.unit.elapsed)
+        self._still = _stopwatch(request.setup.stall_timeout, request.setup.storage_timeout)
+        self._limits = {False: request.setup.stall_timeout, True: request.setup.storage_timeout}
         """Seconds that a step may take, and one that stores a checkpoint."""
         self._last_step = 0.0, False
-        """When the child wrote its progress last, and whether it stores a checkpoint."""
+        """Time of the child's last progress, and True if it stores a checkpoint."""
         self._oom_kills = oom_kills()
         self._done: Finished | None = None
         self._stop_reason: tuple[Outcome, str] | None = None
-        self._end_within(request.grace)
+        self._end_within(request.setup.grace)
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         if process.asks_for is not None:  # it stands there, with or without a checkpoint
             self._start = process.asks_for.target
@@ -201,18 +201,12 @@ class RunningChild:
         if self._ended:  # the number may be somebody else's by now
             return
         self.ending = True
-        self._end_within(self.request.grace if grace is None else grace)
+        self._end_within(self.request.setup.grace if grace is None else grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(self.process.pid, signal.SIGTERM)
 
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
-
-    def end(self) -> None:
-        """Read what is left in both pipes; call it once the child was reaped and all that could write is gone."""
-        self.ending = self._ended = True
-        self.read_output(_READS_TO_DRAIN)
-        self.read_result(_READS_TO_DRAIN)
 
     def lower(self, memory: int) -> None:
         """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
@@ -235,7 +229,7 @@ class RunningChild:
                     self._accept(message)
             except MalformedMessageError as error:
                 if self._done is not None:  # its result counts, and the process is ended
-                    self._end_within(self.request.grace)
+                    self._end_within(self.request.setup.grace)
                     return False
                 self.stop(
                     Outcome.CRASHED,
@@ -250,7 +244,7 @@ class RunningChild:
         if isinstance(message, Settled) and self._done is not None:
             self.settled = message
             if not message.stays:
-                self._end_within(self.request.grace)  # its exit functions may take so long
+                self._end_within(self.request.setup.grace)  # its exit functions may take so long
             return
         if not isinstance(message, Finished) or self._done is not None:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
@@ -259,8 +253,8 @@ class RunningChild:
         self._done = message
         if not self._ended:
             self.ending = True
-            settle = min(SETTLE_SECONDS, self.request.zygote_timeout / 2) if self.process.stays else 0.0
-            self._end_within(self.request.grace + settle)
+            settle = min(SETTLE_SECONDS, self.request.setup.zygote_timeout / 2) if self.process.stays else 0.0
+            self._end_within(self.request.setup.grace + settle)
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:
         """Copy what was printed so far into the log; False once nothing more can come."""
@@ -280,10 +274,10 @@ class RunningChild:
             return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
         limit = self._limits[self._last_step[1]]
         left = [] if limit is None else [limit - self._still.elapsed()]
-        if request.timeout is not None:
-            left.append(request.timeout - self._spent.elapsed())
+        if request.setup.timeout is not None:
+            left.append(request.setup.timeout - self._spent.elapsed())
         # the child may switch from one limit to the other at any moment, without a message
-        looks = _look_seconds(request.timeout, request.stall_timeout, request.storage_timeout)
+        looks = _look_seconds(request.setup.timeout, request.setup.stall_timeout, request.setup.storage_timeout)
         return min(self._meter.next_at, now + min([looks, *left]))
 
     def check_limits(self) -> None:
@@ -296,9 +290,9 @@ class RunningChild:
         resource, when, storing = self._progress.read(self.request.job.target)
         if (when, storing) != self._last_step:  # the stopwatch counts from the last change
             self._last_step = when, storing
-            self._still = _stopwatch(self.request.stall_timeout, self.request.storage_timeout)
+            self._still = _stopwatch(self.request.setup.stall_timeout, self.request.setup.storage_timeout)
             self._still.reset(min(time.monotonic() - when, self._still.max_gap))
-        timeout, limit = self.request.timeout, self._limits[storing]
+        timeout, limit = self.request.setup.timeout, self._limits[storing]
         where = f"it had done {resource} of {self.request.job.target} steps"
         if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
@@ -308,7 +302,8 @@ class RunningChild:
         elif storing:
             self.stop(
                 Outcome.STORAGE,
-                storage_took_too_long(limit, resource, self.request.job.target),
+                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
+                "store, then resume the study.",
             )
         else:
             # of a gang: a rank that waits for one that hangs sleeps
@@ -339,11 +334,16 @@ class RunningChild:
     def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
         """The report of a child that has ended: its own, or one made from its exit status; with what it used.
 
+        Call it once the child was reaped, and all that could write into its pipes is gone; or once it has settled.
+
         Args:
             code: how it ended, as ``waitid`` says it.
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
+        self.ending = self._ended = True
+        self.read_output(_READS_TO_DRAIN)
+        self.read_result(_READS_TO_DRAIN)
         printed, done, reason = self.log.tail(), self._done, self._stop_reason
         if done is not None and (reason is None or done.report.outcome in RESULTS):
             report = done.report
@@ -364,19 +364,6 @@ class RunningChild:
         self._spent.elapsed()
         still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
-
-    def report_of_settled(self, settled: Settled) -> Report:
-        self.read_output(_READS_TO_DRAIN)
-        self.ending = self._ended = True
-        self.process.cpu += settled.cpu
-        return self.final_report(os.CLD_EXITED, 0, settled.cpu)
-
-
-def storage_took_too_long(limit: float, done: int, target: int) -> str:
-    return (
-        f"A checkpoint took longer to write or read than {limit:g} s; it had done {done} of {target} steps. See to "
-        "that disk or object store, then resume the study."
-    )
 
 
 def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills | None, printed: str = "") -> tuple[Outcome, str]:

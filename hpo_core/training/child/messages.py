@@ -30,7 +30,7 @@ class Ready(_Message, frozen=True):
 
     error: str = ""
     spec: bool = False
-    """Whether the error is in the study's description (SpecError), not in the user's code (ObjectiveError)."""
+    """True if the error is in the study's description (SpecError), not in the user's code (ObjectiveError)."""
 
 
 class RunJob(_Message, frozen=True):
@@ -69,7 +69,7 @@ class Cancel(_Message, frozen=True):
     trial: int
     attempt: int
     exceeded: str = ""
-    """Why it exceeds its share of a device; empty: it is ended on purpose."""
+    """Reason if it exceeds its share of a device; empty: it is ended on purpose."""
 
 
 class Ping(_Message, frozen=True):
@@ -80,7 +80,7 @@ class Pong(_Message, frozen=True):
     """Zygote to trainer: the heartbeat."""
 
     ending: bool = False
-    """Whether a child was told to end and is still there."""
+    """True if a child was told to end and is still there."""
 
 
 class Finished(_Message, frozen=True):
@@ -92,18 +92,18 @@ class Finished(_Message, frozen=True):
     stays: int = 0
     """Id of the process, where it stays for the next attempt; 0: it has ended."""
     asks: bool = False
-    """Whether the process that stays waits within the training, for the next job of its trial alone."""
+    """True if the process that stays waits within the training, for the next job of its trial alone."""
 
 
 class Settled(_Message, frozen=True):
     """Child to zygote, after its report: what the attempt left behind was put back."""
 
     stays: bool = False
-    """Whether the process waits for the next attempt; else it ends now."""
+    """True if the process waits for the next attempt; else it ends now."""
     cpu: float = 0.0
     """Processor seconds of the attempt, with the processes that it waited for."""
     asks: bool = False
-    """Whether it waits within the training, for the next job of its trial alone."""
+    """True if it waits within the training, for the next job of its trial alone."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26

@@ -247,7 +247,7 @@ class Trainer:
         if last is None:
             return 1
         if asked is not None:
-            return 0 if last.folder == request.folder and continues(asked, request) else math.inf
+            return 0 if last.setup.folder == request.setup.folder and continues(asked, request) else math.inf
         if demand_of(last) == demand_of(request):
             return 0
         return 2 if device_of(last) == device_of(request) else 3
@@ -358,7 +358,7 @@ class Trainer:
 
     def _wait_for_report(self, zygote: ZygoteProcess, request: JobRequest) -> tuple[Report | None, str]:
         # The child's report; or None and why the zygote was killed (empty: it ended by itself).
-        ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
+        ping_seconds = min(PING_SECONDS, request.setup.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, request.job.key
@@ -372,7 +372,7 @@ class Trainer:
             try:
                 message = zygote.read(ping_seconds)
             except TimeoutError:
-                limit = max(request.zygote_timeout, IMPORT_SECONDS) if loading else request.zygote_timeout
+                limit = max(request.setup.zygote_timeout, IMPORT_SECONDS) if loading else request.setup.zygote_timeout
                 if since_answer.elapsed() >= limit:
                     zygote.kill()
                     return None, f"The zygote process did not answer for {limit:g} s and was killed"
@@ -396,7 +396,7 @@ class Trainer:
                     self._measured = usage
                 case Pong(ending=False):
                     since_stop.reset()
-                case Pong() if since_stop.elapsed() >= request.grace + request.zygote_timeout:
+                case Pong() if since_stop.elapsed() >= request.setup.grace + request.setup.zygote_timeout:
                     zygote.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 

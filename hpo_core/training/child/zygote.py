@@ -193,9 +193,9 @@ class Zygote:
         self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
-        assert self._function is not None and self._child is None
+        assert self._child is None
         unit = request.job.unit
-        loaded = unit is None or not request.load or is_loaded(request, unit.partition)
+        loaded = unit is None or not request.setup.load or is_loaded(request, unit.partition)
         waiting = self._waiting
         if waiting is not None and not (
             loaded and waiting.serves(request) and process_state(waiting.pid) and not is_stopped(waiting.pid)
@@ -206,47 +206,42 @@ class Zygote:
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
                 partition_data(request, "" if unit is None else unit.partition)
             gc.freeze()  # as for what the objective's module holds
-        try:
-            child = self._resumed(request) or self._forked(request)
-        except StorageError as error:
-            self._send(Finished(request.report(Outcome.STORAGE, str(error))))
-            return
-        self._child, process = child, child.process
-        for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
-            self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
-        self._send(Started(child.process.pid))
-
-    def _resumed(self, request: JobRequest) -> RunningChild | None:
-        # The attempt in the process that waits; None: there is none, or it has just gone.
-        process = self._waiting
-        if process is None:
-            return None
-        child = RunningChild(request, process, self._progress, self._objective_processes)
-        if process.order(request):
-            self._waiting = process.asks_for = None
-            return child
-        child.log.close()
-        self._end_waiting()
-        return None
-
-    def _forked(self, request: JobRequest) -> RunningChild:
-        assert self._function is not None
-        process = ChildProcess(request)
+        process = self._waiting or ChildProcess(request)
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
-        except StorageError:
-            process.close()
-            raise
+        except StorageError as error:
+            if process is not self._waiting:
+                process.close()
+            self._send(Finished(request.report(Outcome.STORAGE, str(error))))
+            return
+        if process is not self._waiting:
+            self._fork(request, process)
+        elif process.order(request):
+            self._waiting = process.asks_for = None
+        else:  # it has just gone
+            child.log.close()
+            self._end_waiting()
+            self._start(request)
+            return
+        self._child = child
+        for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
+            self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
+        self._send(Started(process.pid))
+
+    def _fork(self, request: JobRequest, process: ChildProcess) -> None:
+        assert self._function is not None
         if request.portion is not None:
-            find_thread_pools(request.portion, request.threads)
-        import_filesystem(request.checkpoint_base)  # s3fs takes a second of processor time
+            find_thread_pools(request.portion, request.setup.threads)
+        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
         parent = os.getpid()
-        process.pid = _fork()
+        with warnings.catch_warnings():
+            # Python 3.12 and newer: this process has threads. They are those of numerical libraries, which start them
+            # at import and restart them after a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.pid = os.fork()
         if process.pid == 0:
-            attempts = AttemptProcess(self._function, process, self._progress)
-            attempts.run(request, parent, self._objective_descriptors)
+            AttemptProcess(self._function, process, self._progress).run(request, parent, self._objective_descriptors)
         process.close_childs_ends()
-        return child
 
     def _keep(self, child: RunningChild, settled: Settled) -> None:
         for descriptor in (child.process.result, child.process.output):
@@ -258,7 +253,8 @@ class Zygote:
             child.process.asks_for = child.request.job
         else:
             kill_children({child.process.pid, *self._objective_processes})  # orphans of the attempt
-        report = child.report_of_settled(settled)
+        child.process.cpu += settled.cpu
+        report = child.final_report(os.CLD_EXITED, 0, settled.cpu)
         child.log.close()
         child.process.wait_from_now()
         self._send(Finished(report, stays=child.process.pid, asks=settled.asks))
@@ -288,9 +284,10 @@ class Zygote:
         # Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD.
         with contextlib.suppress(BlockingIOError):
             os.read(self._wakeup, 4096)
-        child = self._child
+        child, waiting = self._child, self._waiting
         if child is None:
-            self._reap_waiting()
+            if waiting is not None and os.waitid(os.P_PID, waiting.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                self._end_waiting()
             return
         # it stays unreaped until its group is gone: until then no other process can get its number
         ended = os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -300,7 +297,6 @@ class Zygote:
         child.process.kill()
         spent = os.wait4(child.process.pid, 0)[2]
         kill_children(self._objective_processes)
-        child.end()
         for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
@@ -317,11 +313,6 @@ class Zygote:
         child.process.close()
         self._send(done)
 
-    def _reap_waiting(self) -> None:
-        process = self._waiting
-        if process is not None and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            self._end_waiting()
-
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
             send(self._control, message)
@@ -335,16 +326,6 @@ class Zygote:
         self._end_waiting()
         kill_children()
         os._exit(0)
-
-
-def _fork() -> int:
-    """Fork without the warning of Python 3.12 and newer that this process has threads.
-
-    They are those of numerical libraries, which start them at import and restart them after a fork.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 def _import_for_children() -> None:

@@ -5,7 +5,6 @@ HPO_DASK_DASHBOARD        1: Dask's dashboard is served for clusters that the st
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import datetime
@@ -14,8 +13,9 @@ import importlib
 import logging
 import os
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -28,7 +28,48 @@ from distributed.security import Security
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import ClusterSettings
-from hpo_flows.dask.process_settings import log_levels
+
+
+class ProcessSettings:
+    """Overrides of several studies, which begin and end in any order.
+
+    The latest override of a value holds. What was there before the first one is put back after the last.
+
+    Args:
+        read: returns a value by its name.
+        write: sets one.
+    """
+
+    def __init__(self, read: Callable[[str], Any], write: Callable[[str, Any], object]) -> None:
+        self._read, self._write = read, write
+        self._lock = threading.Lock()
+        self._overrides: list[dict[str, Any]] = []
+        self._before: dict[str, Any] = {}
+
+    def begin(self, values: Mapping[str, Any]) -> Callable[[], None]:
+        """Override these values; returns the function that ends it."""
+        override = dict(values)
+        with self._lock:
+            self._before |= {name: self._read(name) for name in override if name not in self._before}
+            self._overrides.append(override)
+            for name, value in override.items():
+                self._write(name, value)
+        return lambda: self._end(override)
+
+    def _end(self, override: dict[str, Any]) -> None:
+        with self._lock:
+            self._overrides = [other for other in self._overrides if other is not override]
+            held = {name: value for other in self._overrides for name, value in other.items()}
+            for name in override:
+                self._write(name, held[name] if name in held else self._before.pop(name))
+
+
+dask_settings = ProcessSettings(
+    lambda name: dask.config.get(name, None), lambda name, value: dask.config.set({name: value})
+)
+log_levels = ProcessSettings(
+    lambda name: logging.getLogger(name).level, lambda name, level: logging.getLogger(name).setLevel(level)
+)
 
 
 class WorkersOfStudy(Adaptive):
@@ -39,7 +80,7 @@ class WorkersOfStudy(Adaptive):
 
     A worker is idle where no task is, and none whose result was not fetched yet: with it a checkpoint may come that
     lies nowhere else. That is asked anew at the moment in which the scheduler stops giving tasks to the worker. A
-    worker that is about to come is given back once it is there and idle, unless its cluster can withdraw it before.
+    worker that is about to come is given back once it is there and idle.
 
     Args:
         cluster: a ``distributed.SpecCluster``, whose scheduler runs in this process.
@@ -55,12 +96,6 @@ class WorkersOfStudy(Adaptive):
     async def target(self) -> int:
         return self._kind.wanted
 
-    async def recommendations(self, target: int) -> dict[str, Any]:
-        if not self._kind.may_start:
-            return {"status": "same"}
-        found: dict[str, Any] = await super().recommendations(target)
-        return found
-
     async def workers_to_close(self, target: int) -> list[Any]:
         there = self._spec_cluster.scheduler.workers.values()
         idle = sorted((worker.name for worker in there if _is_idle(worker)), key=str)
@@ -73,10 +108,7 @@ class WorkersOfStudy(Adaptive):
         # No other code runs between the line above and the scheduler's note that these take no more tasks. They are not
         # closed by it: asked by scheduler and nanny at once, a worker does not end until it is killed after 4 s.
         retired = await scheduler.retire_workers(names=idle, close_workers=False, remove=False)
-        gone = {worker["name"] for worker in retired.values()}
-        if absent := [name for name in workers if name not in there]:
-            gone.update(await asyncio.to_thread(self._kind.withdraw, absent))
-        await self._spec_cluster.scale_down(gone)
+        await self._spec_cluster.scale_down({worker["name"] for worker in retired.values()})
 
 
 def _is_idle(worker: Any) -> bool:
@@ -148,7 +180,7 @@ class ClusterKind(ABC, Generic[Settings]):
         self.security: Any = None
         """``distributed.Security`` to join a scheduler with; None: as Dask's configuration says."""
         self.hops = False
-        """Whether models hop between its workers: each of them trains one at a time."""
+        """True if models hop between its workers: each of them trains one at a time."""
         self.wanted = settings.size or 1
         """Workers that the study can use now, where their number follows it (``settings.scales``); else all of them."""
         self.cluster: Any = None
@@ -250,14 +282,6 @@ class ClusterKind(ABC, Generic[Settings]):
     def news(self) -> str:
         """News of the workers for a person; each is returned once. Empty: none."""
         return ""
-
-    @property
-    def may_start(self) -> bool:
-        return True
-
-    def withdraw(self, names: Collection[Any]) -> Collection[Any]:
-        """Withdraw workers that have not come yet; returns those that will not come any more. By default none."""
-        return ()
 
     def keep_wanted(self, cluster: Any) -> None:
         """Have Dask keep as many workers in ``cluster`` as :attr:`wanted` says from now on."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import re
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dask
+from distributed.core import Status
 
 from hpo_core.model.errors import SpecError
-from hpo_core.security.private_files import LockFile, private_folder
+from hpo_core.security.private_files import private_folder
 from hpo_core.spec.sections import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import (
     NO_PAGES,
@@ -27,7 +26,6 @@ from hpo_flows.dask.clusters.kind import (
     scheduler_options,
     variables_elsewhere,
 )
-from hpo_flows.dask.clusters.slurm_queue import SlurmWatch, cancel_jobs, job_name, jobs_of, mark_of, watched_cluster
 
 _one_at_a_time = threading.Lock()
 
@@ -54,8 +52,8 @@ def signal_handlers_kept() -> Iterator[None]:
             signal.signal = real
 
 
-_ENDED_UNSEEN = 3
-"""Number of jobs, and at least one for each worker, that end before their worker comes until the start fails."""
+_AGAIN_SECONDS = 60.0
+"""Seconds after which a job that Slurm refused is submitted again."""
 
 
 class SlurmJobs(ClusterKind[SlurmClusterSpec]):
@@ -66,43 +64,22 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
 
     def __init__(self, settings: SlurmClusterSpec, study: str, folder: str) -> None:
         super().__init__(settings, study, folder)
-        self._watch = SlurmWatch(study, folder)
-        self._alone: LockFile | None = None
+        self._refused: dict[Any, tuple[float, str]] = {}
+        """Time and reason of refusals, by the name of the job's worker."""
+        self._told = ""
 
     def create(self) -> Any:
-        """End jobs that a killed controller left, start the scheduler and submit the jobs.
-
-        A study enters the journal only once workers came: the lock keeps a second controller that is started
-        meanwhile from taking the jobs of the first one for left ones.
-        """
-        self._alone = LockFile(Path(self.folder) / "slurm.lock", f"whoever submits Slurm jobs of study {self.study!r}")
-        if not self._alone.take(fcntl.LOCK_EX):
-            self._release()
-            raise ClusterError(
-                f"study {self.study!r} has a controller on this machine that submits its Slurm jobs. Wait for it, or "
-                "end it first."
-            )
-        try:
-            return self._submit()
-        except BaseException:
-            self._release()
-            raise
-
-    def _submit(self) -> Any:
         cluster = self.scheduler()
-        try:
-            left = jobs_of(self.study, self.folder)
-            cancel_jobs([number for number, job in left.items() if not job.has_ended])
-        except ClusterError:
-            cluster.close()
-            raise
         cluster.scale(self.wanted)
-        self._watch.start(cluster)
         self.keep_wanted(cluster)  # jobs that ended, for their walltime say, are submitted again
         return cluster
 
     def scheduler(self) -> Any:
-        """Start the scheduler, with the script of its workers; nothing is submitted yet."""
+        """Start the scheduler, with the script of its workers; nothing is submitted yet.
+
+        Raises:
+            SpecError: the study's folder cannot stand in a job script, or dask-jobqueue is missing.
+        """
         settings = self.settings
         if unfit := sorted(set(re.findall(r"[^\w./:@%+=,-]", self.folder))):
             raise SpecError(
@@ -110,13 +87,13 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
                 "would end the path; use a home folder (--home, HPO_HOME) without them."
             )
         # A job that Slurm starts again would come on top of the one that is submitted instead of it.
-        ours = ["--no-requeue", f"--comment={mark_of(self.folder)}"]
+        ours = ["--no-requeue"]
         passed = variables_elsewhere({} if self.dashboard else NO_PAGES)
         prologue = [f"export {name}='{value}'" for name, value in passed.items()]
         with signal_handlers_kept():  # dask-jobqueue (0.9) takes Ctrl-C for itself where it is imported
             jobqueue = optional_package("dask_jobqueue", "slurm", "slurm")
-        return watched_cluster(jobqueue, self._watch)(
-            job_name=job_name(self.study),
+        return _noting_refusals(jobqueue, self._refused)(
+            job_name=f"hpo-{self.study}",
             cores=1,
             processes=1,
             memory=settings.memory,
@@ -133,52 +110,35 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         )
 
     def check_start(self) -> None:
-        watch, wanted = self._watch, self.wanted
-        if len(watch.refusals) >= wanted and all(job.was_refused for job in list(watch.jobs.values())):
-            raise ClusterError(f"Study {self.study!r} was not started: {watch.refusals[-1]}.")
-        if len(watch.ended_unseen) >= max(wanted, _ENDED_UNSEEN):
-            raise ClusterError(
-                f"Study {self.study!r} was not started: {len(watch.ended_unseen)} Slurm jobs ended before their worker "
-                f"came, the last one so: {watch.ended_unseen[-1]}. Look whether the nodes see the home folder and the "
-                "Python environment under the same paths, and what cluster.prologue does."
-            )
+        refused = list(self._refused.values())
+        if len(refused) >= max(1, self.wanted):
+            raise ClusterError(f"Study {self.study!r} was not started: {refused[-1][1]}.")
 
     def no_workers(self, seconds: float) -> ClusterError:
-        queue = self._watch.waiting_words or "Slurm: no job waits in the queue."
         return ClusterError(
-            f"No Slurm job of study {self.study!r} began to work within {seconds:.0f} s (cluster.wait). {queue} Raise "
-            "cluster.wait, or ask for less or for another partition; `squeue --me --start` estimates when jobs begin."
+            f"No Slurm job of study {self.study!r} began to work within {seconds:.0f} s (cluster.wait). `squeue --me` "
+            f"says why jobs wait; of those that ended, {self.folder}/logs/slurm has the output. Raise cluster.wait, or "
+            "ask for less or for another partition; `squeue --me --start` estimates when jobs begin."
         )
 
     def news(self) -> str:
-        return self._watch.news()
+        """A new reason for which Slurm refused a job; a minute later the job is submitted again."""
+        reason = ""
+        for name, (since, why) in list(self._refused.items()):
+            if time.monotonic() < since + _AGAIN_SECONDS or self.cluster is None:
+                continue
+            del self._refused[name]
+            self.cluster.loop.add_callback(self.cluster.workers.pop, name, None)  # Dask makes another one
+            if why != self._told:
+                reason = self._told = why
+        return reason and f"{reason}. It is tried again."
 
     @property
     def dask_settings(self) -> dict[str, Any]:
         """A job that ended gives its slot free soon, so that another one is submitted."""
         return super().dask_settings | {"distributed.deploy.lost-worker-timeout": "10s"}
 
-    @property
-    def may_start(self) -> bool:
-        return time.monotonic() >= self._watch.submit_from
-
-    def withdraw(self, names: Collection[Any]) -> Collection[Any]:
-        watch = self._watch
-        found = {name: str(job.job_id) for name in names if (job := watch.jobs.get(name)) and job.job_id}
-        watch.given_back.update(found.values())
-        gone = []
-        try:
-            cancel_jobs(list(found.values()), waiting=True)
-            queue = jobs_of(self.study, self.folder)
-            gone = [name for name, number in found.items() if number not in queue or queue[number].has_ended]
-        except ClusterError as error:  # tried again at the next look
-            logging.getLogger(__name__).debug("%s", error)
-        watch.given_back.difference_update(number for name, number in found.items() if name not in gone)
-        return gone
-
     def close(self) -> None:
-        self._watch.stop()
-        self._release()
         cluster = self.cluster
         super().close()
         for name in ("ca_file", "cert", "key"):
@@ -186,10 +146,34 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             if file is not None:
                 file.close()
 
-    def _release(self) -> None:
-        if self._alone is not None:
-            self._alone.close()
-            self._alone = None
+
+def _noting_refusals(jobqueue: Any, refused: dict[Any, tuple[float, str]]) -> Any:
+    # The class of the cluster; by itself a job that sbatch refuses is logged by Dask, and waited for.
+
+    class NotingJob(jobqueue.SLURMCluster.job_cls):  # type: ignore[misc]
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (RuntimeError, OSError) as error:
+                self.status = Status.running
+                refused[self.name] = time.monotonic(), refusal(error)
+
+    class NotingCluster(jobqueue.SLURMCluster):  # type: ignore[misc]
+        job_cls = NotingJob
+
+    return NotingCluster
+
+
+def refusal(error: BaseException) -> str:
+    """One sentence about a submission that failed, with its cure."""
+    if isinstance(error, OSError):
+        return (
+            f"sbatch cannot be started here ({error.strerror or error}). Start the study on a login node, or mend PATH"
+        )
+    stderr = str(error).partition("stderr:\n")[2] or str(error)
+    lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines() if line.strip()]
+    reason = "; ".join(dict.fromkeys(lines)) or "no reason given"
+    return f"sbatch refused the job: {reason}. Change the settings below cluster: in the study, or look at `sinfo`"
 
 
 def _own_folder(path: Path) -> Path:
