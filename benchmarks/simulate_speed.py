@@ -4,8 +4,8 @@ Each search method has a process of its own; its time is CPU time from the creat
 wall-clock time beside it). Two workloads:
 
 - ``bare``: a loss and a duration from one multiplication each: what study, method, journal and clock cost;
-- ``full``: what ``hpo simulate --stragglers 0.5 --drops 0.0001 --cost-spread 0.5`` runs: made-up curves with noise,
-  stragglers, dropped jobs, and the figures of the run.
+- ``full``: what ``hpo simulate --stragglers 0.5 --drops 0.0001`` runs: made-up curves with noise,
+  configurations of different costs, stragglers, dropped jobs, and the figures of the run.
 
 ``bytes/trial`` is what the process grew by at its largest, divided by the number of trials: study, method, and all
 entries of the journal (and with ``full`` the curves). The aim: under 30 s.

@@ -3,7 +3,10 @@
 The public names. Everything else may move between versions.
 """
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,65 +58,6 @@ if TYPE_CHECKING:
     from hpo_flows.python_call import resume, tune
 
 __version__ = "0.1.0"
-
-_PUBLIC = {
-    # run a study, read it
-    "tune": "hpo_flows.python_call",  # the package beside this one, which needs Dask
-    "resume": "hpo_flows.python_call",
-    "load": "hpo_core.result",
-    "Result": "hpo_core.result",
-    "TrialResult": "hpo_core.result",
-    # describe a study
-    "Float": "hpo_core.model.space.number:FloatParameter",
-    "Int": "hpo_core.model.space.number:IntParameter",
-    "Choice": "hpo_core.model.space.choices:CategoricalParameter",
-    "Reference": "hpo_core.model.space.number",
-    "Metric": "hpo_core.model.settings:MetricSpec",
-    "Asha": "hpo_core.search.asha:AshaSearch",
-    "Sha": "hpo_core.search.sha:ShaSearch",
-    "Hyperband": "hpo_core.search.hyperband:HyperbandSearch",
-    "Pasha": "hpo_core.search.pasha:PashaSearch",
-    "Pbt": "hpo_core.search.pbt:PbtSearch",
-    "Random": "hpo_core.search.random:RandomSearch",
-    "Grid": "hpo_core.search.grid:GridSearch",
-    "Sampler": "hpo_core.spec.sections:SamplerSpec",
-    "WorkerRange": "hpo_core.spec.sections",
-    "Slurm": "hpo_core.spec.sections:SlurmClusterSpec",
-    "LocalCuda": "hpo_core.spec.sections:LocalCudaClusterSpec",
-    "Packing": "hpo_core.spec.packing:PackingSpec",
-    "Demand": "hpo_core.spec.packing:DemandSpec",
-    "Prefect": "hpo_core.spec.sections:PrefectSpec",
-    "Share": "hpo_core.spec.sections:ShareSpec",
-    "Data": "hpo_core.spec.data:DataSpec",
-    "Stop": "hpo_core.spec.sections:StopSpec",
-    "Training": "hpo_core.spec.sections:TrainingSpec",
-    "Scaling": "hpo_core.spec.sections:ScalingSpec",
-    "Checkpoints": "hpo_core.spec.sections:CheckpointSpec",
-    "Tracking": "hpo_core.spec.sections:TrackingSpec",
-    "WarmStart": "hpo_core.spec.sections:WarmStartSpec",
-    "StudySpec": "hpo_core.spec",
-    "load_spec": "hpo_core.spec",
-    # drive a study by hand
-    "Study": "hpo_core.study",
-    "StudyState": "hpo_core.state",
-    "TrialRecord": "hpo_core.state",
-    "Job": "hpo_core.model.trial",
-    "Report": "hpo_core.model.trial",
-    "Outcome": "hpo_core.model.trial",
-    "Checkpoint": "hpo_core.model.trial",
-    "Journal": "hpo_core.journal.protocol",
-    "MemoryJournal": "hpo_core.journal.memory",
-    "Schedule": "hpo_core.model.parameter_schedule",
-    "State": "hpo_core.training.saved_state",
-    "Trial": "hpo_core.training.handle:TrialHandle",
-    "HpoError": "hpo_core.model.errors",
-    "CheckpointError": "hpo_core.model.errors",
-    "ObjectiveError": "hpo_core.model.errors",
-    "SpecError": "hpo_core.model.errors",
-    "StudyExistsError": "hpo_core.model.errors",
-    "StudyNotFoundError": "hpo_core.model.errors",
-}
-"""Public names: the module of each, and its name there where that is another one."""
 
 __all__ = [
     "Asha",
@@ -173,13 +117,19 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker refuses names that are not there
 
+    @cache
+    def _places() -> dict[str, tuple[str, str]]:
+        """By public name: its module, and its name there, as the imports above say."""
+        block = next(node for node in ast.parse(Path(__file__).read_bytes()).body if isinstance(node, ast.If))
+        return {one.asname or one.name: (node.module, one.name) for node in block.body for one in node.names}
+
     def __getattr__(name: str) -> Any:
         """Import a name when it is first asked for: a script that plays a schedule waits for none of the rest."""
-        if name not in _PUBLIC:
+        if name not in __all__:
             here = import_module(__name__)  # Python then says which name was meant
             raise AttributeError(f"module 'hpo_core' has no attribute {name!r}", name=name, obj=here)
-        module, _, inner = _PUBLIC[name].partition(":")
-        value = globals()[name] = getattr(import_module(module), inner or name)
+        module, inner = _places()[name]
+        value = globals()[name] = getattr(import_module(module), inner)
         return value
 
 

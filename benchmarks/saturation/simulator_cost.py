@@ -1,7 +1,7 @@
 """The simulator: CPU seconds and memory of one repeat, by trials and virtual workers.
 
-What ``hpo simulate --stragglers 0.5 --drops 0.0001 --cost-spread 0.5 --repeat 1`` runs (``full`` in simulate_speed.py),
-ASHA with one bracket, R/r = 256, eta 4.
+What ``hpo simulate --stragglers 0.5 --drops 0.0001 --repeat 1`` runs, with configurations of different costs (``full``
+in simulate_speed.py): ASHA with one bracket, R/r = 256, eta 4.
 """
 
 from __future__ import annotations

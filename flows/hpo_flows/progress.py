@@ -59,6 +59,9 @@ class Pace:
         self._study = study
         self._started = time.monotonic() - before
         self._units = study.state.resource_used
+        self._jobs = study.state.completed_jobs
+        self._last: tuple[int, float] = (0, 0.0)
+        """Units done at the last result, and the seconds until then."""
         self._known: tuple[float, float | None] = (-1.0, None)
 
     def elapsed(self) -> float:
@@ -67,31 +70,38 @@ class Pace:
     def eta(self) -> float | None:
         """Seconds to the end: of the plan, or of a stop rule that is due before it; None while nothing is known."""
         now = time.monotonic()
-        if now - self._known[0] >= REDRAW_SECONDS or self._known[0] < 0:
+        if now - self._known[0] >= REDRAW_SECONDS or self._known[1] is None:
             self._known = (now, self._eta())
         return self._known[1]
 
-    def eta_text(self) -> str:
-        """The ETA for people: an estimate has no milliseconds."""
+    def eta_words(self) -> str:
+        """``, ETA 5 s``; empty while nothing is known. An estimate has no milliseconds."""
         left = self.eta()
-        if left is not None and left < 0.5 and not self._study.at_rest:
-            return "under 1 s"
-        return duration(None if left is None else float(round(left)))
+        if left is None:
+            return ""
+        soon = left < 0.5 and not self._study.at_rest
+        return f", ETA {'under 1 s' if soon else duration(float(round(left)))}"
 
     def _eta(self) -> float | None:
         study = self._study
         left = [study.rules.seconds_left(time.time()) if study.state.halted is None else None]
-        done = study.state.resource_used - self._units
-        units = remaining_units(study)
-        if units is not None and (done > 0 or not units):
-            left.append(units * self.elapsed() / max(done, 1))
+        done, elapsed = study.state.resource_used - self._units, self.elapsed()
+        if done != self._last[0]:
+            self._last = done, elapsed
+        units, since = remaining_units(study), elapsed - self._last[1]
+        if not units:
+            left.append(units)
+        elif study.state.completed_jobs - self._jobs >= study.state.capacity:  # each slot has one
+            # from the last result on it counts down, and is unknown where the next one is late
+            expected = units * self._last[1] / max(done, 1) - since
+            left.append(expected if expected > 0 else None)
         return min((seconds for seconds in left if seconds is not None), default=None)
 
 
 def standing(study: Study, pace: Pace) -> str:
     """Such as ``12 done, 2 running, best loss 0.1 (trial 3 at 9), ETA 5 s``."""
     done, running = study.state.completed_jobs, granted_words(study)
-    return f"{done} done, {running}, best {best_line(study)}, ETA {pace.eta_text()}"
+    return f"{done} done, {running}, best {best_line(study)}{pace.eta_words()}"
 
 
 class ResultLines:
@@ -330,7 +340,7 @@ class BoardNotes:
             return f"{jobs} done in {duration(seconds)}; {words}, {self.elapsed() - since:.0f} s"
         return (
             f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
-            f"{duration(self.elapsed())} elapsed, ETA {self._pace.eta_text()}"
+            f"{duration(self.elapsed())} elapsed{self._pace.eta_words()}"
         )
 
     def lines(self) -> Iterator[tuple[str, str, str]]:

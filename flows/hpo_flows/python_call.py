@@ -254,6 +254,7 @@ def tune(
             cluster=settings,
             security=security,
             temporary=home is None,
+            in_python=True,
         )
         action = "resume" if known else "tune"
         return _drive(session, action, callbacks=callbacks, fail_fast=fail_fast, progress=progress)

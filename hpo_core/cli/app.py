@@ -13,16 +13,15 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpo_core import __version__
 from hpo_core.cli.debugging import check, try_trial
-from hpo_core.cli.history import history
 from hpo_core.cli.planning import partition, space
-from hpo_core.cli.results import compare, import_study, project, report, schedule
+from hpo_core.cli.results import compare, history, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
@@ -121,7 +120,7 @@ class _Commands(TyperGroup):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"hpo {__version__} (Python {platform.python_version()})")
+        typer.echo(f"hpo {version('hpo-core')} (Python {platform.python_version()})")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""Commands that run a training function without a study: try."""
+"""Commands that run a training function without a study: try, check."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import bdb
 import math
 import os
 import pdb
+import re
 import sys
 import tempfile
 import traceback
@@ -147,6 +148,7 @@ def _shown(metrics: dict[str, Any]) -> str:
     )
 
 
+_MISSING_KEY = re.compile(r"\(error\): KeyError: '([\w.-]+)'")
 DIFFERS = 1
 NOT_RUN = 2
 
@@ -167,12 +169,6 @@ def check(
     at: Annotated[
         int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
     ] = None,
-    style: Annotated[
-        str,
-        typer.Option(
-            "--style", help="Style of MODULE:FUNCTION: handle (train(trial)) or optuna (an Optuna objective)."
-        ),
-    ] = "handle",
     process: Annotated[
         str | None,
         typer.Option(
@@ -186,7 +182,7 @@ def check(
     """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
     from hpo_core.training.resume_check import LENGTHS, check_resume
 
-    given = [*(params or ()), *(more_params or ())]
+    given, is_file = [*(params or ()), *(more_params or ())], ":" not in what or Path(what).exists()
     try:
         if at is not None and steps is None:
             steps = at + 2
@@ -194,24 +190,25 @@ def check(
             raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
         if process not in ("fresh", "kept", None):
             raise SpecError(f"--process {process}: write fresh or kept.")
-        is_file = ":" not in what or Path(what).exists()
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
-            request, longest = (
-                _of_study(what, given, home, folder) if is_file else (_of_function(what, given, style), None)
-            )
+            request, longest = _of_study(what, given, home, folder) if is_file else (_of_function(what, given), None)
             if process is not None:
                 request = request.with_setup(process=process)
             called = short_name(Path(request.setup.objective).name)
             shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
 
+            _say(f"{called} with {shown}")
+
             def say(what: str) -> None:
-                _say(f"{called}: {what}, with {shown}")
+                _say(f"  {what}")
 
             most = LENGTHS[0] if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
             kept = request.setup.process == "kept"
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
         error.exit_code = NOT_RUN
+        if (key := _MISSING_KEY.search(str(error))) is not None and not is_file:
+            error.args = (f"{str(error).rstrip()}\nIs it a parameter? Then give it a value: --params {key[1]}=VALUE",)
         raise
     if as_json:
         print_json(msgspec.to_builtins(found) | {"exact": found.exact, "causes": found.causes})
@@ -257,54 +254,26 @@ def _keep_sent(spec: StudySpec, home: str | None, folder: str) -> None:
         keep(name, Path(folder), Home(home).folder / "studies")
 
 
-def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
+def _of_function(objective: str, given: list[str]) -> JobRequest:
     from hpo_core.execution.in_process import parse_params, read_value
     from hpo_core.model.rng import derive_seed
     from hpo_core.model.trial import Job, Rung
     from hpo_core.training.request import JobRequest, StudySetup
 
-    if style not in ("handle", "optuna"):
-        raise SpecError(f"--style {style}: write handle or optuna.")
-    values, folder = parse_params(given), str(Path.cwd())
-    space: dict[str, dict[str, Any]] = {}
-    metric, required = "", "none"
-    chosen = {name: read_value(value) for name, value in values.items()}
-    if style == "optuna":
-        space, chosen = _optuna_space(objective, values, folder)
-        metric, required = "value", "all"
+    params = {name: read_value(value) for name, value in parse_params(given).items()}
     return JobRequest(
         setup=StudySetup(
             study="check",
             objective=objective,
-            metrics=(metric,),
-            required=required,  # type: ignore[arg-type]
+            metrics=("",),
+            required="none",
             folder="",
-            pythonpath=(folder,),
-            style=style,
-            space=space,
+            pythonpath=(str(Path.cwd()),),
             stall_timeout=3600.0,
         ),
-        job=Job(0, 0, Rung(0, 0), target=1, params=chosen),
+        job=Job(0, 0, Rung(0, 0), target=1, params=params),
         seed=derive_seed(0, "training", 0),
     )
-
-
-def _optuna_space(
-    objective: str, values: dict[str, str], folder: str
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    from hpo_core.execution.in_process import completed_params
-    from hpo_core.model.rng import Stream
-    from hpo_core.spec import StudySpec
-    from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import find_space
-
-    found = find_space(load_objective(objective, [folder])).space
-    search = {"method": "random", "configs": 1, "max_resource": 1}
-    metric = {"name": "value", "mode": "min"}
-    spec = StudySpec.from_plain({"study": "check", "metric": metric, "space": found, "search": search}, objective)
-    space = spec.search_space()
-    chosen = completed_params(space, values, space.draw(Stream(0, "params", 0)), 0)
-    return spec.plain()["space"], chosen
 
 
 def _print(found: ResumeCheck, *, kept: bool) -> None:

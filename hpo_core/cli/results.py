@@ -1,26 +1,40 @@
-"""Commands that write what a study found: schedule, report, compare, project; and import, which reads it back."""
+"""Commands about what studies found: schedule, report, compare, project, import, history."""
 
 from __future__ import annotations
 
 import sys
+import time
 from contextlib import ExitStack, suppress
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from hpo_core.home import Home, checked_name
+from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.file_urls import settled_database
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.replay.audit import damage_named
-from hpo_core.terminal.output import AsJson, HomeOption, JournalOption, Name, names_of_studies, out
+from hpo_core.terminal.output import (
+    AsJson,
+    HomeOption,
+    JournalOption,
+    Name,
+    names_of_studies,
+    out,
+    print_json,
+    print_rows,
+)
 from hpo_core.terminal.without_terminal import interrupt_at_end
+from hpo_core.views.formatting import duration
 
 if TYPE_CHECKING:
     from hpo_core.tracking.optuna_import import Imported
     from hpo_core.tracking.restore import Restored
+    from hpo_core.views.device_use import MeasuredNeed
 
 
 def schedule(
@@ -197,9 +211,55 @@ def import_study(
         folders = [str(folder.resolve()) for folder in code or [Path()]]
         found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
     if as_json:
-        from hpo_core.terminal.output import print_json
-
         print_json(msgspec.to_builtins(found))
         return
     for line in found.lines():
         out.say(line)
+
+
+def history(
+    objective: Annotated[str | None, typer.Argument(help="Only this module:function.")] = None,
+    forget: Annotated[bool, typer.Option("--forget", help="Forget it: studies measure such jobs again.")] = False,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what jobs needed, by their deciding parameters."""
+    from hpo_core.views.device_use import measured_needs
+
+    kept = Home(home, journal).read_journal().measurements
+    every = kept.all()
+    found = [one for one in every if objective in (None, one.objective)]
+    if objective is not None and not found:
+        hint = meant_or_known(objective, sorted({one.objective for one in every}))
+        raise HpoError(f"hpo history: nothing was measured of {objective!r}; {hint}")
+    if forget:
+        out.say(f"{kept.forget(found if objective else None)} forgotten")
+        return
+    needs = measured_needs(found)
+    if as_json:
+        print_json(msgspec.to_builtins(needs))
+        return
+    if not needs:
+        out.say("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
+    for (name, source), rows in groupby(needs, lambda need: (need.objective, need.code)):
+        out.say(f"{name} (source {source[:8]})", style="bold")
+        print_rows(out, [_need_row(need) for need in rows])
+
+
+def _need_row(need: MeasuredNeed) -> dict[str, Any]:
+    memory = "" if need.memory is None else memory_words(need.memory)
+    if need.out_of_memory is not None and need.out_of_memory > (need.memory or 0):
+        memory = f"> {memory_words(need.out_of_memory)}"
+    is_measured = need.measurements > 0
+    return {
+        "key": " ".join(f"{name}={value}" for name, value in need.params.items()) or "any",
+        "device": need.architecture,
+        "memory": memory,
+        "compute": "" if need.compute is None else f"{100 * need.compute:.0f} %",
+        "cores": f"{need.cores:.2f}" if is_measured else "",
+        "s/unit": f"{need.unit_seconds:.3g}" if is_measured else "",
+        "runs": need.measurements,
+        "study": need.study,
+        "age": " ".join(duration(max(time.time() - need.measured_at, 0.0)).split()[:2]),
+    }

@@ -282,7 +282,6 @@ class Comparison:
         return sorted(self.groups, key=key)
 
     def facts(self) -> dict[str, Any]:
-        """Facts for programs."""
         return {
             "metric": self.metric,
             "mode": "max" if self.maximize else "min",
@@ -326,7 +325,6 @@ _TITLES = {"group": "search", "seconds": "wall time", "worker_seconds": "worker 
 
 
 def _facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
-    """The facts that programs get, as a table."""
     names = [name for name in rows[0] if name not in hidden]
 
     def cell(name: str, value: Any) -> str:

@@ -1,12 +1,11 @@
-"""Results in pictures: best value over time, learning curves, Pareto front, maps of a grid (HyperSack, Figure 7)."""
+"""Results in pictures: best value over time, learning curves, Pareto front, map of a grid (HyperSack, Figure 7)."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.model.trial import Outcome
@@ -14,10 +13,8 @@ from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
-    CANDIDATE,
     CUT,
     DARKER,
-    FAILED,
     GAP,
     LISTED,
     Figure,
@@ -71,7 +68,7 @@ def incumbent(series: Series) -> Figure | None:
     data.append(trace("best so far", steps, BEST, mode="lines", width=3, shape="hv"))
     moving = last.time > 0.8 * series.wall and len(results) > 9
     caption = (
-        f"Every dot is a result, the orange line the best so far{rule_words(series.study.spec)}; "
+        f"Every dot is a result, the orange line the best so far{rule_words(series.study)}; "
         f"it last moved after {duration(last.time)} of "
         f"{duration(series.wall)}{', so more trials may well find better' if moving else ''}."
         f"{CUT if drawn.cut else ''}"
@@ -81,7 +78,7 @@ def incumbent(series: Series) -> Figure | None:
 
 
 def learning_curves(series: Series) -> Figure | None:
-    """Metric over resource, one line per trial."""
+    """Metric over resource, one line per trial; None where each reports once."""
     known = [trial for trial in series.trials if trial.results]
     best = series.study.best
     shown: list[TrialRecord] = []
@@ -92,7 +89,7 @@ def learning_curves(series: Series) -> Figure | None:
             break
         shown.append(trial)
     values = [value for trial in shown for value in series.curves[trial.number].values()]
-    if not any(map(math.isfinite, values)):
+    if not any(map(math.isfinite, values)) or all(len(series.curves[trial.number]) < 2 for trial in shown):
         return None
     drawn = scale(values, maximize=series.maximize)
     levels = len(series.levels)
@@ -197,7 +194,6 @@ def front_figure(series: Series) -> Figure | None:
 
 
 def front_table(series: Series) -> Section | None:
-    """The members with their objectives and parameters; None for one objective."""
     spec, state = series.study.spec, series.study.state
     rows = front_rows(front_members(spec, state), FRONT_ROWS) if len(spec.objectives) > 1 else []
     if not rows:
@@ -211,12 +207,8 @@ def front_table(series: Series) -> Section | None:
     return Section("Results on the Pareto front", caption, table(list(rows[0]), cells, 60))
 
 
-COLORS = {
-    JobState.PENDING: "#dfe5ec",
-    JobState.IN_PROGRESS: CANDIDATE,
-    JobState.COMPLETE: "#3aa76d",
-    JobState.FAILED: FAILED,
-}
+MARKS = {JobState.IN_PROGRESS: "▸", JobState.FAILED: "✕"}
+"""Marks of cells whose configuration trains, or failed."""
 _CELL, _LEAST, _TALLEST, _AROUND = 32, 160, 620, 150
 """Pixels: a row's height, the map's at least and at most, and around it."""
 
@@ -241,10 +233,10 @@ class GridCells:
             self._cells.setdefault(place, []).append(point)
         self.cells = [[self._cells.get((*column, row), []) for column in self.columns] for row in self.rows]
 
-    def together(self, rule: str) -> str:
+    def together(self) -> str:
         """Sentence about cells that hold several points; empty where none does."""
         names = ", ".join(text(name, 24) for name in self.summed)
-        return f" A cell holds all values of {names}. {rule}" if names else ""
+        return f" A cell holds all values of {names}, and shows the best of them." if names else ""
 
 
 def _word(point: GridPoint, name: str) -> str:
@@ -260,57 +252,53 @@ def _values_of(name: str, parameter: Parameter, points: Sequence[GridPoint]) -> 
     return sorted(found, key=lambda word: found[word])
 
 
-def grid_figures(series: Series) -> list[Figure | None]:
-    """The maps of a grid study; none for another method, and for a very large grid."""
+def grid_figure(series: Series) -> Figure | None:
+    """Map of a grid by the metric; None for another method, and for a very large grid."""
     points = grid_points(series.study)
     if len(points) < 2:
-        return []
-    cells = GridCells(series.study.spec.search_space().parameters, points)
-    return [_states(series, cells), _metric(series, cells)]
-
-
-def _states(series: Series, cells: GridCells) -> Figure:
-    order, many = list(COLORS), len(COLORS)
-    colors = [[(k + end) / many, color] for k, color in enumerate(COLORS.values()) for end in (0, 1)]
-
-    def state(points: Sequence[GridPoint]) -> float | None:
-        return order.index(joint_state([point.state for point in points])) if points else None
-
-    legend = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "hoverinfo": "skip"}
-    data, shape = _map(series, cells, state, colorscale=colors, zmin=-0.5, zmax=many - 0.5, showscale=False)
-    data += [
-        {**legend, "name": name, "marker": {"color": color, "size": 12, "symbol": "square"}}
-        for name, color in COLORS.items()
-    ]
-    counts = grid_states(series.study)
-    title = f"The grid: {counts.words}" if counts is not None else "The grid"
-    rule = "It is failed where one of them is, complete where all are."
-    caption = (
-        "Each cell is a configuration. In progress is one that was granted; failed one whose last attempt failed: it "
-        f"is tried again, or was abandoned.{cells.together(rule)}"
-    )
-    return Figure("grid-states", title, caption, data, shape, zoom=False)
-
-
-def _metric(series: Series, cells: GridCells) -> Figure | None:
-    values = [value for row in cells.cells for cell in row for value in _values(series, cell)]
-    if len(set(values)) < 2:
         return None
-    drawn = scale(values, maximize=series.maximize)
+    cells = GridCells(series.study.spec.search_space().parameters, points)
+    drawn = scale(
+        (value for row in cells.cells for cell in row for value in _values(series, cell)), maximize=series.maximize
+    )
 
-    def best(points: Sequence[GridPoint]) -> float | None:
-        own = _values(series, points)
+    def shade(found: Sequence[GridPoint]) -> float | None:
+        own = _values(series, found)
         return rounded(drawn.place(_best(series, own))) if own else None
 
+    def mark(found: Sequence[GridPoint]) -> str:
+        return MARKS.get(joint_state([point.state for point in found]), "")
+
     low, high = drawn.ends
-    data, shape = _map(
-        series, cells, best, zmin=low, zmax=high, **drawn.colors(series.metric, maximize=series.maximize)
-    )
+    gap = 0 if len(cells.columns) * len(cells.rows) > 2500 else 2
+    thirds, firsts = ([*words] for words in zip(*cells.columns, strict=True))
+    data: Trace = {
+        "type": "heatmap",
+        "x": [thirds, firsts] if cells.third else firsts,
+        "y": cells.rows,
+        "z": [[shade(cell) for cell in row] for row in cells.cells],
+        "text": [[mark(cell) for cell in row] for row in cells.cells],
+        "texttemplate": "%{text}",
+        "textfont": {"size": 16},
+        "hovertext": [[_words(series, cells, cell) for cell in row] for row in cells.cells],
+        "hoverinfo": "text",
+        "xgap": gap,
+        "ygap": gap,
+        "zmin": low,
+        "zmax": high,
+        **drawn.colors(series.metric, maximize=series.maximize),
+    }
+    names = [text(name, 30) for name in (cells.across, cells.third) if name]
+    across = axis(" within ".join(names), type="multicategory" if cells.third else "category", showgrid=False)
+    up = axis(text(cells.up, 30), type="category", showgrid=False)
+    height = min(_TALLEST, max(_LEAST, _CELL * len(cells.rows))) + _AROUND
+    counts = grid_states(series.study)
+    title = f"The grid: {counts.words}" if counts is not None else "The grid"
     caption = (
-        f"{text(series.metric, 30)} of each configuration where it has a result: {DARKER} is better."
-        f"{cells.together('It shows the best of them.')}"
+        f"{text(series.metric, 30)} of each configuration where it has a result: {DARKER} is better. ▸ trains, ✕ "
+        f"failed: it is tried again, or was abandoned.{cells.together()}"
     )
-    return Figure("grid-metric", f"The grid by {series.metric[:30]}", caption, data, shape, zoom=False)
+    return Figure("grid", title, caption, [data], layout(height, xaxis=across, yaxis=up), zoom=False)
 
 
 def _values(series: Series, points: Sequence[GridPoint]) -> list[float]:
@@ -320,29 +308,6 @@ def _values(series: Series, points: Sequence[GridPoint]) -> list[float]:
 
 def _best(series: Series, values: Sequence[float]) -> float:
     return max(values) if series.maximize else min(values)
-
-
-def _map(
-    series: Series, cells: GridCells, shade: Callable[[Sequence[GridPoint]], float | None], **colors: Any
-) -> tuple[list[Trace], dict[str, Any]]:
-    gap = 0 if len(cells.columns) * len(cells.rows) > 2500 else 2
-    thirds, firsts = ([*words] for words in zip(*cells.columns, strict=True))
-    drawn = {
-        "type": "heatmap",
-        "x": [thirds, firsts] if cells.third else firsts,
-        "y": cells.rows,
-        "z": [[shade(cell) for cell in row] for row in cells.cells],
-        "text": [[_words(series, cells, cell) for cell in row] for row in cells.cells],
-        "hoverinfo": "text",
-        "xgap": gap,
-        "ygap": gap,
-        **colors,
-    }
-    names = [text(name, 30) for name in (cells.across, cells.third) if name]
-    across = axis(" within ".join(names), type="multicategory" if cells.third else "category", showgrid=False)
-    up = axis(text(cells.up, 30), type="category", showgrid=False)
-    height = min(_TALLEST, max(_LEAST, _CELL * len(cells.rows))) + _AROUND
-    return [drawn], layout(height, xaxis=across, yaxis=up)
 
 
 def _words(series: Series, cells: GridCells, points: Sequence[GridPoint]) -> str:

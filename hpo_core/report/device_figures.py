@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.report.html_page import Section, table
@@ -24,7 +25,6 @@ from hpo_core.report.style import (
     time_axis,
     trace,
 )
-from hpo_core.report.timelines import units_of
 from hpo_core.views.formatting import duration, percent
 
 DEVICES = 12
@@ -113,10 +113,6 @@ def device_table(series: Series) -> Section | None:
 
 MOMENTS = 3_000
 """Points of a line of slots over time; of more, every so many-th."""
-WORKERS_USED = (
-    "Workers of pool {} on which a unit of this study ran. Which ones it held is not in its journal: above the area, "
-    "workers were other studies', or idle. Units of jobs that run or failed are not in it."
-)
 POOL_USED = (
     "The line is what this study might use of pool {}: it falls where other studies take their part, and rises where "
     "they leave theirs. The area is what its jobs used; above the line they had begun before, and ran on. Where the "
@@ -131,78 +127,43 @@ Steps = list[tuple[float, float]]
 """A step function: (time, value from then on)."""
 
 
-class Busy(NamedTuple):
-    """A stretch in which something of the pool was used."""
-
-    start: float
-    end: float
-    name: str
-    """Device or worker, which counts once whatever runs there; empty: slots without names."""
-    slots: int = 1
-
-
 def pool_slots(series: Series) -> Figure | None:
-    """Slots held and used over time; None where their number was fixed, or there was no job."""
-    spec, unit = series.study.spec, series.study.spec.room_word
-    if not (spec.pool_name or spec.cluster.scales) or not series.spans or series.wall <= 0:
+    """Slots held and used over time; None where their number was fixed, jobs take parts of them, or there was none."""
+    spec, wall = series.study.spec, series.wall
+    if not (spec.pool_name or spec.cluster.scales) or series.uses or spec.partitions:
         return None
-    busy, held, caption = _POOL_USE[unit](series)
-    there, where = f"{unit}s that it might use", " of the pool"
+    if not series.capacities or not series.spans or wall <= 0:
+        return None
+    unit, there, where, caption = "slot", "slots that it might use", " of the pool", POOL_USED
     if spec.cluster.scales is not None:
         unit, there, where, caption = "worker", "workers there", "", WORKERS_THERE
-    divisor, across = time_axis(series.wall)
-    used = in_use(busy)
+    divisor, across = time_axis(wall)
+    used = in_use((span.start, span.end, span.slots) for span in series.spans)
+    held = [(time, float(inventory.slots)) for time, inventory in series.capacities]
 
     def points(steps: Steps) -> list[Point]:
-        drawn = [*steps[:: -(-len(steps) // MOMENTS) or 1], (series.wall, steps[-1][1] if steps else 0.0)]
+        drawn = [*steps[:: -(-len(steps) // MOMENTS) or 1], (wall, steps[-1][1] if steps else 0.0)]
         return [(time / divisor, value, f"{value:.3g} {unit}s") for time, value in drawn]
 
     area = {"fill": "tozeroy", "fillcolor": RUNNING}
-    data = [trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area)]
-    title = f"{unit.capitalize()}s{where} over time: {mean_of(used, series.wall):.2f} in use in the mean"
-    if held:
-        data.append(trace(there, points(held), BEST, mode="lines", shape="hv"))
-        title += f", of {mean_of(held, series.wall):.2f}"
+    data = [
+        trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area),
+        trace(there, points(held), BEST, mode="lines", shape="hv"),
+    ]
+    means = f"{mean_of(used, wall):.2f} in use in the mean, of {mean_of(held, wall):.2f}"
+    title = f"{unit.capitalize()}s{where} over time: {means}"
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", rangemode="tozero", nticks=10, tickformat="~g"))
     return Figure("pool", title, caption.format(text(spec.pool_name, 60)), data, shape)
 
 
-def _held(series: Series, count: str) -> Steps:
-    return [(time, float(getattr(inventory, count))) for time, inventory in series.capacities]
-
-
-_POOL_USE: dict[str, Callable[[Series], tuple[list[Busy], Steps, str]]] = {
-    "worker": lambda series: (
-        [Busy(one.started, one.ended, one.worker) for one in units_of(series)],
-        [],
-        WORKERS_USED,
-    ),
-    "device": lambda series: (
-        [Busy(one.start, one.end, one.shared.device) for one in series.spans if one.shared],
-        _held(series, "shared_devices"),
-        POOL_USED,
-    ),
-    "slot": lambda series: (
-        [Busy(one.start, one.end, "", one.slots) for one in series.spans],
-        _held(series, "slots"),
-        POOL_USED,
-    ),
-}
-
-
-def in_use(busy: Iterable[Busy]) -> Steps:
-    changes: dict[float, Counter[str]] = {}
-    for one in busy:
-        if one.end > one.start:
-            changes.setdefault(one.start, Counter())[one.name] += one.slots
-            changes.setdefault(one.end, Counter())[one.name] -= one.slots
-    now: Counter[str] = Counter()
-    found: Steps = []
-    for time in sorted(changes):
-        for name, change in changes[time].items():
-            now[name] += change
-        found.append((time, float(sum(count if not name else count > 0 for name, count in now.items()))))
-    return found
+def in_use(busy: Iterable[tuple[float, float, int]]) -> Steps:
+    """Slots in use over time, from (start, end, slots) of each attempt."""
+    changes: Counter[float] = Counter()
+    for start, end, slots in busy:
+        changes.update({start: slots})
+        changes.subtract({end: slots})
+    times = sorted(changes)
+    return list(zip(times, accumulate(float(changes[time]) for time in times), strict=True))
 
 
 def mean_of(steps: Steps, until: float) -> float:

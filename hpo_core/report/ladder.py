@@ -60,8 +60,8 @@ def _headings(bands: Bands, heights: list[float]) -> list[dict[str, Any]]:
 
 
 def ladder_figure(series: Series) -> Figure | None:
-    """One line per trial: flat while it waits at a rung, rising while it trains towards the next."""
-    if not series.spans:
+    """One line per trial: flat while it waits at a rung, rising while it trains towards the next; None for one rung."""
+    if not series.spans or len(series.levels) < 2:
         return None
     divisor, across = time_axis(series.wall)
     levels, bands, best = series.levels, series.bands, series.study.best
@@ -137,8 +137,7 @@ def ladder_figure(series: Series) -> Figure | None:
         shapes=backgrounds,
         annotations=openings + _headings(bands, heights),
     )
-    title = "Climbing the rungs" if len(levels) > 1 else "Trials over time"
-    return Figure("ladder", title, _ladder_caption(series, len(shown)), data, shape)
+    return Figure("ladder", "Climbing the rungs", _ladder_caption(series, len(shown)), data, shape)
 
 
 def _ladder_caption(series: Series, shown: int) -> str:
@@ -180,8 +179,11 @@ def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
 
 
 def rung_counts(series: Series) -> Figure | None:
-    """Plotly's funnel: the results at each level, one for each ladder of rungs."""
+    """Plotly's funnel: the results at each level, one for each ladder of rungs; None for one level."""
     bands, data = series.bands, list[Trace]()
+    levels = sorted({band.rung.level for band in bands.all if band.rung.results})
+    if len(levels) < 2:
+        return None
     for i, ladder in enumerate(bands.ladders):
         own = [band for band in bands.all if band.ladder == i and band.rung.results]
         data.append(
@@ -196,9 +198,6 @@ def rung_counts(series: Series) -> Figure | None:
                 "connector": {"visible": False},
             }
         )
-    if not any(drawn["x"] for drawn in data):
-        return None
-    levels = sorted({band.rung.level for band in bands.all if band.rung.results})
     order = {"categoryorder": "array", "categoryarray": [f"{level:,}" for level in levels], "autorange": "reversed"}
     up = axis("trained to", type="category", **order)
     shape = layout(130 + 56 * len(levels), yaxis=up, showlegend=bands.several, funnelmode="stack")

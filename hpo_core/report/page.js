@@ -46,7 +46,7 @@ function draw(key, figure) {
   if (data.trials && !place.dataset.clicks) {
     place.dataset.clicks = 'yes';
     place.on('plotly_click', event => {
-      const found = /^trial (\d+)\b/.exec(String(event.points[0].text || ''));
+      const found = /^trial (\d+)\b/.exec(String(event.points[0].hovertext || event.points[0].text || ''));
       if (found && !event.event.defaultPrevented) location.hash = 'trial-' + found[1];
     });
   }

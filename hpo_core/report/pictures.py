@@ -12,7 +12,6 @@ from html import escape
 from statistics import fmean
 from typing import NamedTuple
 
-from hpo_core.model.settings import MetricSpec
 from hpo_core.report.style import BEST, BLUE, FONT, round_ticks, scale, text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
@@ -20,8 +19,8 @@ from hpo_core.views.formatting import number, parameter_value, plural
 from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import FrontMember, front_rows, summarize
 
-MOST_LINES = 200
-"""Trials drawn at most: those that were trained furthest."""
+MOST_DOTS = 800
+"""Results drawn at most; of more, every so many-th."""
 _INK, _GRID, _BLUE = "#808b96", "#80808040", "#4a90dc"
 _WIDTH, _TOP, _BOTTOM = 760, 20, 290
 _LEFT, _RIGHT = 76, _WIDTH - 20
@@ -29,104 +28,41 @@ Place = Callable[[float], float]
 
 
 def search_picture(study: Study) -> str | None:
-    """Picture of a search; None before there is a finite result.
-
-    With several metrics: results and the Pareto front in the first two. Where trials report once: their values in the
-    order in which they ended. Else a line for each trial, its metric by units of training.
-    """
-    if study.best is None:
+    """Picture of all results of a search in the order of their end; None before there is a finite one."""
+    if (winner := study.best) is None:
         return None
-    if len(study.spec.objectives) > 1:
-        return _front_picture(study)
-    if all(len(trial.results) <= 1 for trial in study.state.trials):
-        return _history_picture(study, study.best.trial)
-    return _curves_picture(study, study.best.trial)
-
-
-def _curves_picture(study: Study, best: int) -> str:
-    curves = {
-        trial.number: [
-            (result.resource, study.metric_value(result.loss)) for result in trial.results if result.loss is not None
-        ]
-        for trial in study.state.trials
-    }
-    kept = sorted((trial for trial, curve in curves.items() if curve), key=lambda n: (-curves[n][-1][0], n))
-    drawn = [*(trial for trial in kept[:MOST_LINES] if trial != best), best]
-    up, parts = _upward([value for trial in drawn for _, value in curves[trial]], study.spec.metric)
-    across = _scaled(0, max(curves[trial][-1][0] for trial in drawn), _LEFT, _RIGHT)
-    levels = sorted({resource for trial in drawn for resource, _ in curves[trial]})[-8:]
-    parts += [_below(across(level), f"{level:,}") for level in levels]
-    for trial in drawn:
-        color, width, opacity = (BEST, 2.5, 1) if trial == best else (_BLUE, 1.2, 0.45)
-        places = [(across(resource), up(value)) for resource, value in curves[trial]]
-        points = " ".join(f"{x},{y}" for x, y in places)
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{width}" opacity="{opacity}"/>'
-        )
-        parts.append(_dot(*places[-1], color, 4 if trial == best else 3, opacity))
-    return _svg(parts, f"{_named(study.spec.metric)} by units of training; orange: trial {best}, the best")
-
-
-def _history_picture(study: Study, best: int) -> str:
+    metric = study.spec.metric
+    places: list[str] = []
     ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
-    results = [(one, one.loss) for one in ended if one.loss is not None]
-    up, parts = _upward([study.metric_value(loss) for _, loss in results], study.spec.metric)
+    results = [(one, study.metric_value(one.loss)) for one in ended if one.loss is not None]
+    known = scale((value for _, value in results), maximize=metric.mode == "max")
+    height = _scaled(*_padded(*known.ends), _BOTTOM, _TOP)
     across = _scaled(-0.5, len(results) - 0.5, _LEFT, _RIGHT)
-    line, lowest, dots = "", float("inf"), []
-    for place, (result, loss) in enumerate(results):
-        x, y = across(place), up(study.metric_value(loss))
-        winner = result.trial == best
-        if len(results) <= 4 * MOST_LINES or winner:
-            dots.append(_dot(x, y, *((BEST, 5, 1) if winner else (_BLUE, 3, 0.6))))
-        if loss < lowest and not result.infeasible:
-            line += f"H{x}V{y}" if line else f"M{x},{y}"
-            lowest = loss
+    parts = [
+        f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{height(tick)}" y2="{height(tick)}" stroke="{_GRID}"/>'
+        f'<text x="{_LEFT - 8}" y="{height(tick) + 4}" text-anchor="end">{words}</text>'
+        for tick, words in zip(*known.ticks(), strict=True)
+    ]
+    step, lowest = -(-len(results) // MOST_DOTS), float("inf")
+    for place, (one, value) in enumerate(results):
+        x, y = across(place), height(known.place(value))
+        if one.loss is not None and one.loss < lowest and not one.infeasible:
+            places.append(f"{'H' if places else 'M'}{x}{'V' if places else ','}{y}")
+            lowest = one.loss
+        if (one.trial, one.resource) == (winner.trial, winner.resource):
+            parts.append(_dot(x, y, BEST, 5, 1))
+        elif place % step == 0:
+            parts.append(_dot(x, y, _BLUE, 3, 0.6))
     every = -(-len(results) // 10)
     parts += [_below(across(place), f"{place + 1:,}") for place in range(every - 1, len(results), every)]
-    parts += [f'<path d="{line}H{_RIGHT}" fill="none" stroke="{BEST}" stroke-width="1.5"/>', *dots]
-    return _svg(parts, f"{_named(study.spec.metric)} of each trial as they ended; orange: trial {best}, the best")
-
-
-def _front_picture(study: Study) -> str:
-    first, second = study.spec.objectives[:2]
-    front = [member.losses for member in study.state.front]
-    others = [
-        result.losses
-        for trial in study.state.trials
-        for result in trial.results
-        if result.losses and not result.infeasible
-    ]
-    others = others[:: -(-len(others) // (4 * MOST_LINES)) or 1]
-    up, parts = _upward([losses[0] * first.sign for losses in [*others, *front]], first)
-    along, ticks = _metric_axis([losses[1] * second.sign for losses in [*others, *front]], second, _LEFT, _RIGHT)
-    parts += [_below(place, words) for place, words in ticks]
-    for shown, look in ((others, (_BLUE, 3, 0.5)), (front, (BEST, 5, 1))):
-        parts += [_dot(along(b * second.sign), up(a * first.sign), *look) for a, b, *_ in shown]
-    return _svg(parts, f"{_named(first)} by {_named(second)};", "orange: the Pareto front")
+    parts.append(f'<path d="{"".join(places)}H{_RIGHT}" fill="none" stroke="{BEST}" stroke-width="1.5"/>')
+    better = "smaller" if metric.mode == "min" else "larger"
+    words = f"{metric.name} ({better} is better) of each result as they ended; line: best so far, dot: trial"
+    return _svg(parts, f"{words} {winner.trial}")
 
 
 def _scaled(low: float, high: float, start: float, end: float) -> Place:
     return lambda value: round(start + (value - low) / (high - low) * (end - start), 1)
-
-
-def _metric_axis(
-    values: Sequence[float], metric: MetricSpec, start: float, end: float
-) -> tuple[Place, list[tuple[float, str]]]:
-    # Where a value stands between two ends of the picture, and the ticks there.
-    known = scale(values, maximize=metric.mode == "max")
-    place = _scaled(*_padded(*known.ends), start, end)
-    return lambda value: place(known.place(value)), [
-        (place(tick), words) for tick, words in zip(*known.ticks(), strict=True)
-    ]
-
-
-def _upward(values: Sequence[float], metric: MetricSpec) -> tuple[Place, list[str]]:
-    place, ticks = _metric_axis(values, metric, _BOTTOM, _TOP)
-    return place, [
-        f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}" stroke="{_GRID}"/>'
-        f'<text x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{words}</text>'
-        for y, words in ticks
-    ]
 
 
 def _dot(across: float, height: float, color: str, radius: int, opacity: float) -> str:
@@ -173,10 +109,6 @@ def dots_picture(heading: str, rows: Sequence[DotRow], words: str) -> str:
 def _padded(low: float, high: float) -> tuple[float, float]:
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
     return low - pad, high + pad
-
-
-def _named(metric: MetricSpec) -> str:
-    return f"{metric.name} ({'smaller' if metric.mode == 'min' else 'larger'} is better)"
 
 
 def _svg(parts: Sequence[str], *words: str, left: float = _LEFT, bottom: float = _BOTTOM) -> str:

@@ -71,7 +71,7 @@ class Series:
     pauses: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of each such stretch after the first grant, on the journal's clock."""
     capacities: list[tuple[float, Inventory]] = field(default_factory=list)
-    """What jobs could run on, from each active time on."""
+    """Devices and slots that jobs could run on, from each active time on."""
     slot_time: float = 0.0
     """Slots offered, integrated over active time."""
     levels: list[int] = field(default_factory=list)
@@ -92,9 +92,9 @@ class Series:
     lineage: Lineage | None = None
     """Family tree where trials go on from others (PBT); the page then shows generations instead of rungs."""
     warnings: dict[str, int] = field(default_factory=dict)
-    """What training functions were warned of, and the first trial of each."""
+    """Warnings of training functions, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
-    """What changed the course of the study, from outside or by its rules."""
+    """Changes of the course of the study, from outside or by its rules."""
     _running: dict[int, Span] = field(default_factory=dict)
     """By trial: the attempt that runs, from when it was granted or placed."""
 

@@ -18,7 +18,7 @@ from hpo_core.model.events import (
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import front_figure, front_table, grid_figures, incumbent, learning_curves
+from hpo_core.report.curves import front_figure, front_table, grid_figure, incumbent, learning_curves
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
@@ -26,7 +26,7 @@ from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import hop_figure, hop_tables, jobs_over_time
+from hpo_core.report.timelines import hop_figure, hop_table, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
@@ -158,7 +158,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     best = study.best
     tiles = []
     if best is not None:
-        where = f"trial {best.trial} at {best.resource:,}{rule_words(spec)}"
+        where = f"trial {best.trial} at {best.resource:,}{rule_words(study)}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -204,7 +204,7 @@ def best_parameters(series: Series) -> Section | None:
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     other = other_best_words(study)
-    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(spec)}."
+    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(study)}."
     words += f" By the other rule, {other}." if other else ""
     return Section("Best parameters", text(words, 300), table(("parameter", "value"), rows) + metrics)
 
@@ -272,7 +272,7 @@ EVOLVING = (population_fitness, schedules, lineage_tree)
 FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...] = (
     front_figure,
     incumbent,
-    grid_figures,
+    grid_figure,
     lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
     device_loads,
     hop_figure,
@@ -282,12 +282,12 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
-    hop_tables,
+    hop_table,
     front_table,
     rung_section,
     failures,
 )
-"""What builds the page, in reading order; each gives nothing where the study has nothing to show of it."""
+"""Builders of the page, in reading order; each gives nothing where the study has nothing to show of it."""
 
 
 LIVE_SECONDS = 5.0

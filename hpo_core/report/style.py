@@ -202,7 +202,7 @@ class Scale:
     low: float
     high: float
     cut: bool
-    """Whether some values lie outside [low, high]."""
+    """True if some values lie outside [low, high]."""
 
     def place(self, value: float) -> float:
         """Position on the (possibly logarithmic) axis; values outside stand at the ends."""

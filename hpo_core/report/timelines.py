@@ -28,14 +28,12 @@ from hpo_core.report.style import (
     time_axis,
 )
 from hpo_core.views.device_use import Span, mean_occupancy
-from hpo_core.views.formatting import byte_count, duration, listed, percent, plural
+from hpo_core.views.formatting import byte_count, duration, percent, plural
 from hpo_core.views.hop_views import (
     HopUnit,
-    PartitionNames,
     hop_units,
     mean_utilization,
     moved_bytes,
-    partition_uses,
     worker_name,
     worker_uses,
 )
@@ -185,8 +183,8 @@ def units_of(series: Series) -> list[HopUnit]:
 
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
-    units, names = units_of(series), PartitionNames.of(series.study.spec)
-    if not units or names is None:
+    units, names = units_of(series), [file.name for file in series.study.spec.partitions]
+    if not units or not names:
         return None
     workers = sorted({unit.worker for unit in units}, key=natural_order)
     shown = sorted(units, key=lambda unit: unit.started)[-UNITS:]
@@ -219,8 +217,8 @@ def hop_figure(series: Series) -> Figure | None:
     return Figure("hops", title, caption, data, layout(height, barmode="overlay", xaxis=across, yaxis=left))
 
 
-def _unit_words(unit: HopUnit, names: PartitionNames) -> str:
-    words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names.all[unit.partition], 60)}, {duration(unit.seconds)}"
+def _unit_words(unit: HopUnit, names: Sequence[str]) -> str:
+    words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names[unit.partition], 60)}, {duration(unit.seconds)}"
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
 
 
@@ -234,13 +232,13 @@ def trial_color(trial: int) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))
 
 
-def hop_tables(series: Series) -> list[Section]:
-    """Workers, with the bytes that models moved, and partitions; none before there is a result."""
-    spec, name = series.study.spec, series.study.name
+def hop_table(series: Series) -> Section | None:
+    """Workers, with the bytes that models moved; None before there is a result."""
     units = units_of(series)
     moved = moved_bytes(units)
     if moved is None:
-        return []
+        return None
+    head = ("worker", "units", "partitions", "time", "utilization", "models that came", "with")
     workers = [
         (
             *(worker_name(use.worker), use.units, use.partitions, duration(use.seconds), percent(use.utilization)),
@@ -248,27 +246,9 @@ def hop_tables(series: Series) -> list[Section]:
         )
         for use in worker_uses(units)
     ]
-    partitions = [
-        (
-            *(use.name, "training" if use.trains else "validation", "" if use.count is None else f"{use.count:,}"),
-            *("" if use.bytes is None else byte_count(use.bytes), use.units, duration(use.seconds)),
-            listed([worker_name(worker) for worker in use.workers], 8),
-        )
-        for use in partition_uses(spec.partitions, spec.trained_partitions, units)
-    ]
-    return [
-        Section(
-            "Workers",
-            "Utilization is the share of the time from the first unit of any worker to the end of the last one. Models "
-            f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
-            f"{byte_count(moved.moved_to_others)} of that to another worker.",
-            table(("worker", "units", "partitions", "time", "utilization", "models that came", "with"), workers),
-            f"{name}-workers.csv",
-        ),
-        Section(
-            "Partitions",
-            "Where models visited them. Who else holds a copy is not in the journal.",
-            table(("partition", "for", "examples", "size", "units", "time", "workers"), partitions),
-            f"{name}-partitions.csv",
-        ),
-    ]
+    caption = (
+        "Utilization is the share of the time from the first unit of any worker to the end of the last one. Models "
+        f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
+        f"{byte_count(moved.moved_to_others)} of that to another worker."
+    )
+    return Section("Workers", caption, table(head, workers), f"{series.study.name}-workers.csv")

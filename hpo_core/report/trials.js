@@ -149,7 +149,7 @@ function showTrial(jump) {
   const heads = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
   if (attempts.length) parts.push(element('h3', {textContent: 'Attempts'}), stacked(heads, attempts));
   if (visits.length) parts.push(element('h3', {textContent: 'Partitions in the order of the visits'}),
-    stacked(['epoch', 'partitions', 'workers', 'evaluated on', 'took'], visits));
+    element('ul', {}, ...visits.map(line => element('li', {textContent: line}))));
   if (log) parts.push(element('h3', {textContent: `End of ${log[0]}`}), element('pre', {textContent: log[1]}));
   const close = element('button', {textContent: 'Close', onclick: () => { history.replaceState(null, '', ' '); showTrials(); }});
   place.replaceChildren(element('div', {className: 'bar'}, title, element('span', {style: 'flex:1'}), close), about, ...parts);

@@ -23,8 +23,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
 from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
-from hpo_core.views.formatting import duration, listed
-from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
+from hpo_core.views.formatting import duration
+from hpo_core.views.hop_views import visit_lines
 from hpo_core.views.states import trial_state, trial_story, usage_words
 
 TAIL = 3_000
@@ -122,7 +122,7 @@ def _plain(value: Any) -> Any:
 
 def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    study, partitions = series.study, PartitionNames.of(series.study.spec)
+    study = series.study
     left = DETAIL_BYTES
     ranked = series.ranked_trials()
     failed = [trial for trial in series.trials if trial.abandoned is not None]
@@ -134,8 +134,7 @@ def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | Non
             "story": [line[:2_000] for line in (created.partition(": ")[0], *others)],
             "attempts": [_attempt(span, study.spec.unit_word) for span in attempts[trial.number]],
         }
-        if partitions is not None:
-            own["visits"] = _visits(trial, partitions)
+        own["visits"] = [line[:2_000] for line in visit_lines(study.spec, trial)][-EPOCHS:]
         if folder is not None and place < LOGS:
             ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
             own["log"] = log_tail(folder, trial.number, trial.attempts, ranks)
@@ -150,21 +149,6 @@ def _attempt(span: Span, unit: str) -> list[Any]:
     times = duration(span.start), duration(span.end - span.start)
     used = usage_words(span.usage, unit=unit)
     return [span.attempt, span.target, span.outcome or "running", *times, span.worker, used]
-
-
-def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
-    # A row for each of the latest epochs: number, partitions in order, workers, those of validation, time.
-    epochs = [epoch for result in trial.results for epoch in epochs_of(result.visits or (), names)]
-    return [
-        [
-            epoch.epoch,
-            listed([name for name, _, _ in epoch.trained], VISITS_NAMED),
-            listed([worker for _, worker, _ in epoch.trained], VISITS_NAMED),
-            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
-            duration(epoch.seconds),
-        ]
-        for epoch in epochs[-EPOCHS:]
-    ]
 
 
 def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:

@@ -201,8 +201,6 @@ def _world(question: Question, scenario: Scenario, past: PastStudy | None) -> Ca
         scenario.spec,
         scenario.spec.seed,
         seconds_per_unit=1.0 if question.seconds_per_unit is None else question.seconds_per_unit,
-        overhead=question.overhead,
-        cost_spread=question.cost_spread,
     )
     return lambda spec, repeat: World(curves)
 
@@ -212,8 +210,7 @@ def _source(question: Question, past: PastStudy | None) -> str:
         return f"Curves and durations: {past.describe()}."
     if question.seconds_per_unit is None:
         return "Made-up curves; 1 second a unit of training (--seconds-per-unit says otherwise)."
-    beside = f", {question.overhead:g} s a job beside" if question.overhead else ""
-    return f"Made-up curves; {question.seconds_per_unit:g} s a unit of training{beside}."
+    return f"Made-up curves; {question.seconds_per_unit:g} s a unit of training."
 
 
 def _limits(
@@ -248,7 +245,6 @@ def _limits(
 
 
 def print_simulated(simulated: Simulated) -> None:
-    """For people."""
     out.say(simulated.heading(), style="bold")
     out.say(simulated.source)
     rows = table(simulated)

@@ -44,13 +44,6 @@ class Question:
     seconds_per_unit: Annotated[
         float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
     ] = None
-    overhead: Annotated[
-        float, typer.Option("--overhead", help="Seconds each job takes beside training (made-up curves).")
-    ] = 0.0
-    cost_spread: Annotated[
-        float,
-        typer.Option("--cost-spread", help="How configurations differ in cost: standard deviation of its logarithm."),
-    ] = 0.0
 
 
 def simulate_study(

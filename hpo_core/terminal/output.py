@@ -14,8 +14,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from hpo_core.execution.hopping.hopped_job import ProgressFiles
@@ -25,6 +27,7 @@ from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
+from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
@@ -32,12 +35,13 @@ from hpo_core.terminal.without_terminal import has_columns
 from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
     TO_RESUME,
+    DeviceUse,
     device_lines,
-    device_uses_of,
     granted_words,
     measured_ratio_lines,
     measured_ratios,
     running_lines,
+    sharing,
 )
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
@@ -65,92 +69,36 @@ from hpo_core.views.summary import (
 )
 
 UNBROKEN = 16
-"""A cell of at most so many characters (a number, a date) stays on one line; a longer one may be folded, but not
-below this width."""
-_NAME = 24
-"""Characters of the first column that come before room for long cells."""
-_GAP = "  "
-
-
-class RowTable:
-    """Rows of one shape; the first column names what a row is about.
-
-    Args:
-        whole: as wide as the rows are, also beyond the console's width.
-    """
-
-    def __init__(self, rows: Sequence[dict[str, Any]], *, whole: bool = False) -> None:
-        self._whole = whole
-        self._titles = [terminal_text(title) for title in rows[0]]
-        self._rows = [[cell_text(value) for value in row.values()] for row in rows]
-
-    @property
-    def full_width(self) -> int:
-        """Width at which nothing is folded."""
-        return sum(map(self._longest, range(len(self._titles)))) + self._gaps
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = self._widths(max(options.max_width, self.full_width) if self._whole else options.max_width)
-        yield Text("\n").join(self._stacked() if widths is None else self._lines(console, widths))
-
-    @property
-    def _gaps(self) -> int:
-        return len(_GAP) * (len(self._titles) - 1)
-
-    def _longest(self, column: int) -> int:
-        return max(cell_len(text) for text in [self._titles[column], *(row[column] for row in self._rows)])
-
-    def _widths(self, room: int) -> list[int] | None:
-        """Widths of the columns; None where they do not fit side by side.
-
-        A long first cell gets a line of its own, where the others still fit: it is a name, which people copy.
-        """
-        widths = [min(self._longest(column), UNBROKEN) for column in range(len(self._titles))]
-        widths[0] = cell_len(self._titles[0])
-        spare = room - sum(widths) - self._gaps
-        if spare < 0:
-            return None
-        others = [(column, self._longest(column)) for column in range(1, len(widths))]
-        for column, most in [(0, min(self._longest(0), _NAME)), *others, (0, self._longest(0))]:
-            more = min(most - widths[column], spare)
-            widths[column] += more
-            spare -= more
-        return widths
-
-    def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Text]:
-        yield Text("\n").join(_beside(console, self._titles, widths, "bold"))
-        for first, *others in self._rows:
-            if cell_len(first) > widths[0]:
-                yield Text(first)
-                first = ""
-            yield from _beside(console, [first, *others], widths)
-
-    def _stacked(self) -> Iterator[Text]:
-        """Each row as lines ``title  value``, with an empty line between rows; the terminal itself breaks long ones."""
-        room = max(map(cell_len, self._titles))
-        for at, row in enumerate(self._rows):
-            if at:
-                yield Text()
-            for title, cell in zip(self._titles, row, strict=True):
-                if cell:
-                    yield Text.assemble((set_cell_size(title, room) + _GAP, "bold"), cell)
-
-
-def _beside(console: Console, cells: Sequence[str], widths: Sequence[int], style: str = "") -> Iterator[Text]:
-    folded = [
-        [line.plain.rstrip() for line in Text(cell, overflow="fold").wrap(console, width)] or [""]
-        for cell, width in zip(cells, widths, strict=True)
-    ]
-    for at in range(max(map(len, folded))):
-        parts = [lines[at] if at < len(lines) else "" for lines in folded]
-        padded = [set_cell_size(part, width) for part, width in zip(parts, widths, strict=True)]
-        yield Text(_GAP.join(padded).rstrip(), style=style)
+"""A cell of at most so many characters (a date), or without a space (a name), stays on one line; a longer one may be
+folded, but not below this width."""
 
 
 def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows: as wide as they are in a pipe, within the terminal's width else."""
-    table = RowTable(rows, whole=not console.is_terminal and not has_columns())
-    console.print(table, soft_wrap=True)
+    """Print rows of one shape: a table, or the cells of each row below each other where the terminal is narrow.
+
+    In a pipe the table is as wide as its cells.
+    """
+    titles = [terminal_text(title) for title in rows[0]]
+    cells = [[cell_text(value) for value in row.values()] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True, header_style="bold")
+    for title, *column in zip(titles, *cells, strict=True):
+        longest = max(map(cell_len, (title, *column)))
+        word = max(cell_len(part) for text in (title, *column) for part in text.split(" "))
+        unbroken = max(word, min(longest, UNBROKEN))
+        table.add_column(Text(title), overflow="fold", no_wrap=unbroken == longest, min_width=unbroken)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    least, most = Measurement.get(console, console.options.update(max_width=1_000_000), table)
+    if not console.is_terminal and not has_columns():
+        table.width = most
+    if table.width is not None or least <= console.width:
+        console.print(table, crop=False)
+        return
+    room = max(map(cell_len, titles))
+    for at, row in enumerate(cells):
+        lines = [(set_cell_size(f"{title}", room), cell) for title, cell in zip(titles, row, strict=True) if cell]
+        shown = [Text.assemble((f"{title}  ", "bold"), cell) for title, cell in lines]
+        console.print(*([Text()] if at else []), *shown, sep="\n", soft_wrap=True)
 
 
 def cell_text(value: Any) -> str:
@@ -204,7 +152,7 @@ def best_line(study: Study) -> str:
         return "no feasible result yet" if study.state.infeasible_results else "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
-    where = f"(trial {best.trial} at {best.resource}{rule_words(study.spec)}){front}"
+    where = f"(trial {best.trial} at {best.resource}{rule_words(study)}){front}"
     return f"{name} {number(study.metric_value(best.loss), 5)} {where}"
 
 
@@ -238,13 +186,16 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary.plain(*names) | own
 
 
-def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "") -> None:
+def print_run_result(
+    result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "", other_best: str = ""
+) -> None:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
         following: the command to type next (:func:`~hpo_core.views.failure_reasons.next_command`).
         then: the one after it, where it takes two to mend what went wrong.
         folder: of the study, where the logs lie.
+        other_best: words about the best by the other rule of ``best_of``, where that is another result.
     """
     if as_json:
         print_json(result.plain())
@@ -265,6 +216,7 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         tell("best", f"{study.metric} = {number(best.value, 5)}  (trial {best.trial} at {best.resource})")
         for key, value in best.params.items():  # in full: they are copied from here
             tell("", f"{key} = {value}")
+        tell("", other_best)
     _print_front(study.study, study.front, most=_FRONT_SHOWN)
     for at, line in enumerate(failure_lines(result.failures, folder, study.reason or "")):
         tell("" if at else "failures", line, "yellow")
@@ -405,7 +357,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
     which = f"{entry:,}, the last of {every}" if at is None else f"{entry:,} (0 is the first of {every})"
     _print_state(study, status, summary, f" as of entry {which}")
     say_facts(_settings(study, summary, info.created, _now_of(status) if at is None else 0.0))
-    say_facts(("device", line) for line in device_lines(study))
+    say_facts(("device", line) for line in device_lines(_device_uses(study)))
     say_facts(("", line) for line in measured_ratio_lines(measured_ratios(study)))
     _print_failures(study, folder)
     say_facts([("constraints", constraint_words(study.spec, state.infeasible_results))])
@@ -424,12 +376,21 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
     say_facts(study_links(home, study.spec).items())
 
 
+def _device_uses(study: Study) -> list[DeviceUse]:
+    state = study.state
+    usages = [result.usage for trial in state.trials for result in trial.results]
+    usages += [failure.usage for trial in state.trials for failure in trial.failures]
+    if not state.placed and not any(sharing(usage or None) for usage in usages):
+        return []
+    return read_series(study.journal.entries(study.name, 0, study.seq)).uses
+
+
 def _plain_jobs(study: Study) -> dict[str, Any]:
     """``grid``: the states of its configurations; ``devices``: those that jobs shared; ``hops``: of models.
 
     As far as there are any.
     """
-    uses: list[dict[str, Any]] = msgspec.to_builtins(device_uses_of(study))
+    uses: list[dict[str, Any]] = msgspec.to_builtins(_device_uses(study))
     found = {
         "grid": msgspec.to_builtins(grid_states(study)),
         "devices": [{key: value for key, value in use.items() if key != "load"} for use in uses],
@@ -483,14 +444,12 @@ def without_repeats(rows: list[dict[str, Any]], *columns: str) -> list[dict[str,
 
 
 def status_word(study: Study, info: StudyInfo) -> str:
-    """The study's status, and whether somebody drives it."""
     from hpo_core.journal.sql import is_alive
 
     return study_word(study, driven=is_alive(info))
 
 
 def print_json(value: Any) -> None:
-    """For programs."""
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
 

@@ -95,7 +95,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     if best is not None and len(spec.objectives) == 1:
         lines.append(
             f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} "
-            f"by trial {best.trial} after {best.resource} units{rule_words(spec)}, "
+            f"by trial {best.trial} after {best.resource} units{rule_words(fold.study)}, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
     if other := other_best_words(fold.study):

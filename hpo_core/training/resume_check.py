@@ -204,10 +204,9 @@ def check_resume(
         ObjectiveError: it cannot be imported, or a training failed or diverged.
     """
     setup = request.setup
-    trainers = [
-        Trainer(setup.objective, setup.pythonpath, threads=setup.threads)
-        for _ in range(3 if setup.process == "kept" else 2)
-    ]
+    number = 3 if setup.process == "kept" else 2
+    say(f"starts {number} processes, which import it")
+    trainers = [Trainer(setup.objective, setup.pythonpath, threads=setup.threads) for _ in range(number)]
     try:
         for trainer in trainers:
             trainer.prepare()
@@ -242,9 +241,10 @@ def _check(
     say: Callable[[str], None],
 ) -> ResumeCheck:
     places = tuple(place for place in RESUMES if place < last) if at is None else (at,)
-    say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
     fresh = request.with_setup(process="fresh")
+    say(f"trains from 0 to {last}")
     once = _train(trainers[:1], fresh, folder / "once", (last,))
+    say(f"took {once.seconds:.3g} s; trains again from 0 to {last}")
     again = _train(trainers[1:2], fresh, folder / "again", (last,))
     repeated, step_seconds = _between(once, again), once.seconds / last
     if not once.tracked:  # then nothing can be resumed: jobs with other targets are other trainings
@@ -258,6 +258,7 @@ def _check(
             at=places,
             step_seconds=step_seconds,
         )
+    say(f"trains with resumes, {' to '.join(map(str, (0, *places, last)))}")
     resumed = _train(trainers[:2], fresh, folder / "resumed", (*places, last))
     early = {step: metrics for step, metrics in once.curve.items() if step <= places[0]}
     by_resume = _between(once, resumed)

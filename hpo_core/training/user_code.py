@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-import hpo_core
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.security.masking import without_private_settings
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
@@ -26,7 +25,7 @@ MAX_MESSAGE_LENGTH = 500
 """Characters of an exception's text in a report's one-line message; the traceback has the rest."""
 MAX_TRACEBACK_LENGTH = 4096
 """Characters of a traceback in a report's detail, counted from its end."""
-_PACKAGE = Path(hpo_core.__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = tuple(
     f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,11 @@ import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement, Usage, is_cpu
-from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
+from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.state import StudyState
 from hpo_core.study import Study
 from hpo_core.views.formatting import listed, plural
 
@@ -41,7 +40,7 @@ class Span:
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
     usage: Usage | None = None
-    """What it used of its machine, where that was measured."""
+    """Use of its machine, where that was measured."""
     slots: int = 1
     """Slots that it held: the ranks of a gang, or one."""
     shared: Usage | JobPlaced | None = None
@@ -105,21 +104,6 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.occupancy:.0%} of compute claimed in the mean",
         ]
         return f"{self.name} ({self.architecture}): {', '.join(filter(None, parts))}"
-
-
-def ended_attempts(state: StudyState) -> list[Span]:
-    found = []
-    for trial in state.trials:
-        ended: list[tuple[JobCompleted | AttemptFailed, int, Outcome]] = [
-            (result, result.resource, Outcome.COMPLETED) for result in trial.results
-        ]
-        ended += [(failure, failure.target, failure.outcome) for failure in trial.failures]
-        for event, target, outcome in ended:
-            start, end = event.started, max(event.started, event.ended)  # a clock may run backwards
-            usage = event.usage or None
-            place: dict[str, Any] = {"usage": usage, "shared": sharing(usage)}
-            found.append(Span(event.trial, event.attempt, target, start, end, event.worker, outcome, **place))
-    return found
 
 
 def device_uses(spans: Iterable[Span], packing: PackingSpec) -> list[DeviceUse]:
@@ -233,14 +217,8 @@ def running_lines(
     return [*lines[:devices], *more, *(f"{what}: {listed(some, jobs)}" for what, some in others.items() if some)]
 
 
-def device_uses_of(study: Study) -> list[DeviceUse]:
-    """Use of each device that the study's jobs shared."""
-    return device_uses(ended_attempts(study.state), study.spec.packing_settings)
-
-
-def device_lines(study: Study, *, most: int = 16) -> list[str]:
-    """A line per device, and one that counts those beyond ``most``; none where no job has ended on a shared one."""
-    uses = device_uses_of(study)
+def device_lines(uses: Sequence[DeviceUse], *, most: int = 16) -> list[str]:
+    """A line per device, and one that counts those beyond ``most``."""
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*(use.words for use in uses[:most]), *more]
 

@@ -27,7 +27,7 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Trials that were given up for one reason."""
 
     outcome: str
-    """How their last attempts ended (``error``, ``out_of_memory``, ...)."""
+    """End of their last attempts (``error``, ``out_of_memory``, ...)."""
     error: str
     """Type of the exception; empty where the training function raised none."""
     message: str

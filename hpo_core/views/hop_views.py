@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.partition_file import PartitionFile, natural_order
-from hpo_core.model.trial import Visit
+from hpo_core.model.partition_file import natural_order
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
@@ -93,21 +92,6 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of their states."""
 
 
-class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition over all units."""
-
-    name: str
-    trains: bool
-    """False: models are evaluated on it."""
-    count: int | None
-    """Examples, where that is known."""
-    bytes: int | None
-    units: int
-    seconds: float
-    workers: tuple[str, ...]
-    """Workers where models visited it; the journal does not hold who else has a copy."""
-
-
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
     """Use of each worker, sorted by name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
@@ -135,31 +119,6 @@ def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
 def mean_utilization(uses: Sequence[WorkerUse]) -> float:
     """Mean utilization of at least one worker."""
     return math.fsum(use.utilization for use in uses) / len(uses)
-
-
-def partition_uses(files: Sequence[PartitionFile], trained_on: int, units: Sequence[HopUnit]) -> list[PartitionUse]:
-    """Use of each partition in their order, also of those that no model visited yet.
-
-    Args:
-        files: all partitions, those of validation at the end.
-        trained_on: so many of them are trained on.
-        units: of the study.
-    """
-    by_place: dict[int, list[HopUnit]] = defaultdict(list)
-    for unit in units:
-        by_place[unit.partition].append(unit)
-    return [
-        PartitionUse(
-            name=file.name,
-            trains=place < trained_on,
-            count=file.count,
-            bytes=file.bytes,
-            units=len(by_place[place]),
-            seconds=math.fsum(unit.seconds for unit in by_place[place]),
-            workers=tuple(sorted({unit.worker for unit in by_place[place]}, key=natural_order)),
-        )
-        for place, file in enumerate(files)
-    ]
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,69 +151,8 @@ def moved_bytes(units: Sequence[HopUnit]) -> MovedBytes | None:
     )  # fmt: skip
 
 
-class PartitionNames(msgspec.Struct, frozen=True):
-    """Names of a study's partitions."""
-
-    all: tuple[str, ...]
-    """Names of all partitions, those of validation at the end."""
-    trained_on: int
-    """Number of partitions that are trained on."""
-
-    @classmethod
-    def of(cls, spec: StudySpec) -> PartitionNames | None:
-        """Names of a study's partitions; None where models do not hop."""
-        names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
-        if not names:
-            return None
-        return cls(tuple(names), trained_on)
-
-
 VISITS_NAMED = 64
 """Maximum number of visits named in one line; an epoch may have thousands."""
-
-
-Named = tuple[str, str, float]
-"""Partition, worker and seconds of a visit."""
-
-
-class EpochVisits(msgspec.Struct, frozen=True):
-    """Visits of one epoch of a trial, unit by unit."""
-
-    epoch: int
-    """Epoch, from 0."""
-    trained: list[Named]
-    """In the order of the visits."""
-    evaluated: list[Named]
-    """Evaluations on validation data."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that its units took."""
-        return math.fsum(seconds for *_, seconds in (*self.trained, *self.evaluated))
-
-    @property
-    def line(self) -> str:
-        """``epoch 2: part-1 on w0 (4 s), part-0 on w1 (5 s); 9 s``."""
-        validation = f"; validation {_listed(self.evaluated)}" if self.evaluated else ""
-        return f"epoch {self.epoch}: {_listed(self.trained)}{validation}; {duration(self.seconds)}"
-
-
-def epochs_of(visits: Sequence[Visit], names: PartitionNames) -> list[EpochVisits]:
-    """Visits of one job, by epoch."""
-
-    def named(visit: Visit) -> Named:
-        known = visit.partition < len(names.all)
-        name = names.all[visit.partition] if known else f"partition {visit.partition}"
-        return name, worker_name(visit.worker), max(0.0, visit.ended - visit.started)
-
-    found = []
-    for epoch, group in groupby(visits, key=lambda visit: visit.epoch):
-        trained: list[Named] = []
-        evaluated: list[Named] = []
-        for visit in group:
-            (trained if visit.partition < names.trained_on else evaluated).append(named(visit))
-        found.append(EpochVisits(epoch, trained, evaluated))
-    return found
 
 
 def worker_name(worker: str) -> str:
@@ -267,10 +165,6 @@ def worker_name(worker: str) -> str:
         _, process, number = worker.rsplit("/", 2)
         return f"worker {number} of process {process}"
     return worker.removeprefix("tcp://").removeprefix("tls://")
-
-
-def _listed(units: Sequence[Named]) -> str:
-    return listed([f"{name} on {worker} ({duration(seconds)})" for name, worker, seconds in units], VISITS_NAMED)
 
 
 def hopping_line(study: Study) -> str:
@@ -295,26 +189,32 @@ def done_words(study: Study) -> str:
 
 
 def plain_hops(study: Study) -> dict[str, Any]:
-    """Moves, workers and partitions of a study as JSON; empty where models do not hop, or no result is there."""
-    spec = study.spec
-    units = hop_units(spec, study.state)
+    """Moves and workers of a study as JSON; empty where models do not hop, or no result is there."""
+    units = hop_units(study.spec, study.state)
     moved = moved_bytes(units)
     if moved is None:
         return {}
-    return {
-        "moved": msgspec.to_builtins(moved),
-        "workers": msgspec.to_builtins(worker_uses(units)),
-        "partitions": msgspec.to_builtins(partition_uses(spec.partitions, spec.trained_partitions, units)),
-    }
+    return {"moved": msgspec.to_builtins(moved), "workers": msgspec.to_builtins(worker_uses(units))}
 
 
 def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
-    """The partitions that a trial visited, a line for each epoch behind its results."""
-    names = PartitionNames.of(spec)
-    if names is None:
-        return
-    for result in trial.results:
-        yield from (epoch.line for epoch in epochs_of(result.visits or (), names))
+    """The partitions that a trial visited, a line for each epoch behind its results.
+
+    ``epoch 2: part-1 on w0 (4 s), part-0 on w1 (5 s); 9 s``
+    """
+    names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
+    for result in trial.results if names else ():
+        for epoch, group in groupby(result.visits or (), key=lambda visit: visit.epoch):
+            trained: list[str] = []
+            evaluated: list[str] = []
+            whole = 0.0
+            for visit in group:
+                seconds = max(0.0, visit.ended - visit.started)
+                whole += seconds
+                found = trained if visit.partition < trained_on else evaluated
+                found.append(f"{names[visit.partition]} on {worker_name(visit.worker)} ({duration(seconds)})")
+            validation = f"; validation {listed(evaluated, VISITS_NAMED)}" if evaluated else ""
+            yield f"epoch {epoch}: {listed(trained, VISITS_NAMED)}{validation}; {duration(whole)}"
 
 
 def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:

@@ -125,7 +125,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     front: tuple[FrontMember, ...]
     """The Pareto front; with one objective the best result alone."""
     extendable: bool
-    """Whether it can be asked for more configurations; a rerun cannot."""
+    """True if it can be asked for more configurations; a rerun cannot."""
     checkpoint: str | None
     """Place of the best result's checkpoint, relative to the study's folder, or a URL."""
 
@@ -202,9 +202,11 @@ def constraint_words(spec: StudySpec, infeasible: int) -> str:
     return f"{', '.join(spec.constraints)} at most 0; {count} {'it' if one else 'them'}"
 
 
-def rule_words(spec: StudySpec) -> str:
-    """``, best of the highest rung`` where that is the study's rule, to stand behind a best result; else empty."""
-    return ", best of the highest rung" if spec.best_of == "highest_rung" else ""
+def rule_words(study: Study) -> str:
+    """Rungs that the best result is the best of, to stand behind it; empty where both rules of ``best_of`` agree."""
+    if study.spec.best_of == "highest_rung":
+        return ", best of the highest rung"
+    return ", best of all rungs" if other_best_words(study) else ""
 
 
 def other_best_words(study: Study) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -11,7 +14,7 @@ from hpo_core.home import DATABASES
 from hpo_core.model.errors import StorageError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.study import Study
-from hpo_flows.deployed import study_runs
+from hpo_flows.deployed import register, study_runs
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
 from hpo_flows.deployed.study_runs import deployed_home, resumed
@@ -82,3 +85,24 @@ def test_a_run_that_cannot_leave_its_note_lets_the_study_go(tmp_path: Path, monk
     with pytest.raises(StorageError, match="full"):
         resumed("world", uuid4(), 0, take_over=False)
     assert journal.info("world").owner is None
+
+
+def test_deploy_lists_what_its_file_describes_and_no_namesake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment of another flow that is called alike was listed too."""
+
+    class Client(nullcontext[None]):
+        def __enter__(self) -> Any:
+            return self
+
+        def read_deployments(self, offset: int, **_: Any) -> list[Any]:
+            entrypoints = ("hpo_flows.retrain:retrain", "mine.py:nightly")
+            found = [SimpleNamespace(id=e, name="nightly", entrypoint=e, flow_id=e, description=e) for e in entrypoints]
+            return found[offset:]
+
+        def read_flow(self, entrypoint: str) -> Any:
+            return SimpleNamespace(name=entrypoint.partition(":")[2])
+
+    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: Client())
+    monkeypatch.setattr(register, "report_silent_runs", lambda *_: None)
+    found = register._registered([("nightly", "mine.py:nightly"), ("other", "mine.py:other")])
+    assert found.deployments == (("nightly/nightly", "mine.py:nightly"),)

@@ -17,7 +17,7 @@ from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
 from hpo_flows import progress
 from hpo_flows.prefect_pages.study_tasks import expected_jobs, is_per_rung
-from hpo_flows.progress import LiveBoard, Pace, PlainLines, remaining_units
+from hpo_flows.progress import LiveBoard, Pace, PlainLines, remaining_units, standing
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import SEARCHES, spec_of
 from tests.views.test_rungs_view import HUNDRED
@@ -81,15 +81,34 @@ def test_a_board_says_what_the_end_of_its_study_waits_for(monkeypatch: pytest.Mo
 def test_an_eta_is_no_zero_while_jobs_train(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    world = World(1)
+    world = World(1, workers=2)
     study = fresh(make_spec(search=RANDOM | {"configs": 10}), world=world)
     pace = Pace(study)
     world.play(study, steps=5)
     now = 0.3
-    assert pace.eta_text() == "under 1 s"
+    assert pace.eta_words() == ", ETA under 1 s"
     world.play(study, [*study.state.wanted()])
     now = 1.0
-    assert study.finished and pace.eta_text() == "0 s"
+    assert study.finished and pace.eta_words() == ", ETA 0 s"
+
+
+def test_an_eta_is_said_once_each_slot_has_a_result_and_then_counts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said from the first result on, and climbed until the next one."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    world = World(1, workers=2)
+    study = fresh(make_spec(search=RANDOM | {"configs": 10}), world=world)
+    pace = Pace(study)
+    world.play(study, steps=1)
+    now = 20.0
+    assert pace.eta_words() == "" and standing(study, pace).endswith(")")
+    world.play(study, [*study.state.wanted()], steps=3)
+    now = 40.0
+    assert pace.eta_words() == ", ETA 1 min"
+    now = 55.0
+    assert pace.eta() == 45.0
+    now = 101.0
+    assert pace.eta() is None, "the next result is late"
 
 
 @pytest.mark.parametrize("name", ["asha-shared", "stopping", "sha", "pasha", "pbt", "grid", "pareto-random"])

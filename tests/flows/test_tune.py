@@ -19,8 +19,13 @@ from hpo_core.journal.protocol import Owner, started
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import StudyBusyError, StudyExistsError
 from hpo_core.spec import load_spec
+from hpo_core.spec.sections import TrackingSpec
 from hpo_core.study import Study
 from hpo_flows.command import app
+from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.study_run.session import Session
+from tests.conftest import World, fresh
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.prefect_api import ask
 from tests.security.test_secrets_in_errors import contents
@@ -203,7 +208,29 @@ def test_tune_and_resume_say_who_drives_a_study(tmp_path: Path) -> None:
             assert isinstance(refused, error), refused
             assert f"is being driven by process {driver.pid} on " in str(refused) and "--force" in str(refused)
         driver.communicate(b"\n")
+    with pytest.raises(StudyExistsError, match=r"`hpo resume toy` goes on .* `--name toy-2` starts another") as refused:
+        Session(home, "toy", spec=load_spec(file))
+    assert "Python" not in str(refused.value) and "hpo.resume(" not in str(refused.value)
+    with pytest.raises(
+        StudyExistsError, match=r"resume=True goes on .* name='toy-2' starts another study\."
+    ) as refused:
+        Session(home, "toy", spec=load_spec(file), in_python=True)
+    assert "`" not in str(refused.value)
     journal.close()
+
+
+def test_a_finished_study_is_resumed_without_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It started Dask, Prefect and MLflow to say that there was nothing to do."""
+    for made in (DaskExecutor, SharedServer):
+        monkeypatch.setattr(made, "start", lambda _: pytest.fail("nothing is left to train"))
+    runner = Runner(tmp_path, {})
+    home, world = Home(runner.home), World(1)
+    spec = load_spec(runner.study()).model_copy(update={"tracking": TrackingSpec(mlflow="off")})
+    world.play(fresh(spec, home.open_journal(), world))
+    done = CliRunner().invoke(app, ["resume", "toy", "--home", str(home.folder)])
+    assert done.exit_code == 0 and "toy finished" in done.output and "none of them now" in done.output, done.output
+    assert "study toy is finished: there is nothing left to train" in done.output
+    assert home.report_path("toy").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,25 +10,22 @@ import pytest
 from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.rng import Stream
-from hpo_core.report.device_figures import Busy, in_use, mean_of, pool_slots
+from hpo_core.report.device_figures import in_use, mean_of, pool_slots
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.report.timelines import jobs_over_time, units_of
+from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation.simulation import Simulation
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 from tests.sharing.in_memory import MemoryPools
-from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 from tests.sharing.played_pool import PlayedPool, Player
-from tests.sharing.played_workers import Hopper, PlayedCluster
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
-LADDER = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
 
-def series_of(player: Player | PackedPlayer) -> Series:
+def series_of(player: Player) -> Series:
     return read_series(player.study.journal.entries(player.name))
 
 
@@ -95,43 +92,12 @@ def test_in_a_pool_gaps_are_not_called_idle_time() -> None:
     assert pool_slots(read_series(World().play(9).entries())) is None, "nothing is shared"
 
 
-def test_whole_devices_of_a_pool_are_counted_once_each() -> None:
-    pools = MemoryPools()
-    players = [
-        PackedPlayer(name, pools, seconds=lambda job: 6.0, devices=gpus(2), search=LADDER, begins=begins)
-        for name, begins in (("first", 0.0), ("second", 8.0))
-    ]
-    PlayedDevices(*players).play(30.0)
-    figure = drawn(series_of(players[0]))
-    held, used = curve(figure, "devices that it might use"), curve(figure, "devices in use")
-    assert figure.title.startswith("Devices of the pool over time: ")
-    assert at(held, 7.0) == 2 == max(value for _, value in used)
-    assert at(held, 25.0) == 1 == at(used, 25.0)
-    beside = dict(held)
-    assert all(value <= at(held, time) for time, value in used if time in beside)
-
-
-def test_workers_of_models_that_hop_are_drawn_as_far_as_the_journal_knows() -> None:
-    pools = MemoryPools()
-    holdings = {f"worker-{number}": range(4) for number in range(4)}
-    players = [Hopper(name, pools, holdings) for name in ("one", "two")]
-    PlayedCluster(dict.fromkeys(holdings, 1), *players).play(200.0)
-    series = read_series(players[0].study.journal.entries("one"))
-    figure = drawn(series)
-    (used,) = figure.data
-    units = sum(one.ended - one.started for one in units_of(series))
-    assert figure.title == f"Workers of the pool over time: {units / series.wall:.2f} in use in the mean"
-    assert used["name"] == "workers in use" and max(used["y"]) <= 4
-    assert "is not in its journal" in figure.caption and "tcp://10.0.0.5:8786" in figure.caption
-
-
-def test_what_has_a_name_counts_once_and_what_has_none_by_its_slots() -> None:
-    busy = [Busy(0.5 * k, 0.5 * k + 0.4, "", 1 + k % 2) for k in range(50)]
-    steps = in_use(busy)
-    until = busy[-1].end
-    assert mean_of(steps, until) == pytest.approx(sum((one.end - one.start) * one.slots for one in busy) / until)
-    twice = in_use([Busy(0.0, 2.0, "gpu-0"), Busy(1.0, 3.0, "gpu-0"), Busy(1.0, 2.0, "gpu-1")])
-    assert twice == [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
+def test_the_mean_in_use_is_that_of_the_attempts() -> None:
+    busy = [(0.5 * k, 0.5 * k + 0.4, 1 + k % 2) for k in range(50)]
+    until = busy[-1][1]
+    expected = sum((end - start) * slots for start, end, slots in busy) / until
+    assert mean_of(in_use(busy), until) == pytest.approx(expected)
+    assert in_use([(0.0, 2.0, 1), (1.0, 3.0, 2)]) == [(0.0, 1.0), (1.0, 3.0), (2.0, 2.0), (3.0, 0.0)]
 
 
 def labels(figure: Any) -> list[str]:

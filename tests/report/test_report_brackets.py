@@ -42,7 +42,7 @@ def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
     """Half-way; Plotly refuses what it does not know."""
     world = World(search=SEARCHES[name], space=spec_of(name).plain()["space"]).play(10)
     page = written(world, tmp_path)
-    assert any(title in page for title in ("Climbing the rungs", "Trials over time", "Fitness of the population"))
+    assert any(title in page for title in ("Climbing the rungs", "Jobs over time", "Fitness of the population"))
     series, _ = told(world)
     assert sum(len(band.results) for band in series.bands.all) == world.study.state.completed_jobs
 

@@ -114,7 +114,7 @@ def test_devices_and_the_grid_are_drawn_and_saved(page: Any, errors: list[str], 
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(path.as_uri())
     for theme in ("light", "dark"):
-        for key in ("grid-states", "grid-metric", "jobs", "device-load"):
+        for key in ("grid", "jobs", "device-load"):
             page.locator(f"#{key}").scroll_into_view_if_needed()
             page.wait_for_selector(f"#{key} .main-svg")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{theme}: wider than the window"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from hpo_core.report.pictures import search_picture
+from hpo_core.report.style import BEST
 from hpo_core.study import Study
 from hpo_flows.prefect_pages.artifacts import study_markdown
 from tests.conftest import make_spec
@@ -17,17 +18,15 @@ def played(**changes: object) -> Study:
     return study
 
 
-def test_a_line_for_each_trial_and_the_best_one_on_top() -> None:
+def test_a_dot_for_each_result_and_the_best_one_in_orange() -> None:
     study = played()
     svg = search_picture(study)
     assert svg is not None and study.best is not None
-    lines = [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("polyline")]
-    assert len(lines) == len(study.state.trials)
-    ends = {line.attrib["points"].split()[-1].partition(",")[0] for line in lines}
-    assert len(ends) == len({trial.resource for trial in study.state.trials}), "each as far as it was trained"
-    lowest = min(float(line.attrib["points"].split()[-1].partition(",")[2]) for line in lines)
-    assert float(lines[-1].attrib["points"].split()[-1].partition(",")[2]) >= lowest
-    assert f"trial {study.best.trial}, the best" in svg
+    dots = [node.attrib for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("circle")]
+    assert len(dots) == study.state.completed_jobs
+    (orange,) = [dot for dot in dots if dot["fill"] == BEST]
+    assert float(orange["cy"]) == max(float(dot["cy"]) for dot in dots), "the smallest value lies lowest"
+    assert f"dot: trial {study.best.trial}" in svg
 
 
 def test_there_is_no_picture_before_there_is_a_result() -> None:

@@ -24,7 +24,7 @@ from hpo_core.retraining.model_registry import Decision
 from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_row, markdown_text, terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.terminal.output import RowTable, SafeConsole
+from hpo_core.terminal.output import SafeConsole, print_rows
 from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value
@@ -93,7 +93,7 @@ def test_the_console_prints_no_escape_sequence_from_text() -> None:
     console = SafeConsole(file=written, force_terminal=True, width=2000, color_system="truecolor")
     console.print(NASTY, style="red")
     console.print(Text(NASTY, style="bold"))
-    console.print(RowTable([{NASTY: NASTY, "b": 1.0}]))
+    print_rows(console, [{NASTY: NASTY, "b": 1.0}])
     own = re.compile("\x1b\\[[0-9;]*m")
     assert own.search(written.getvalue()), "our own styles are still there"
     assert not BAD.search(own.sub("", written.getvalue()).replace("\n", ""))

@@ -116,7 +116,7 @@ def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
         assert study.best_of_highest_rung is not None and study.best_of_highest_rung.resource == 27
         assert other_best_words(study).startswith(f"best of {other}: loss = ")
         named = rule == "highest_rung"
-        assert best_line(study).endswith(f"at {at}{', best of the highest rung' * named})")
+        assert best_line(study).endswith(f"at {at}, best of {'the highest rung' if named else 'all rungs'})")
         print_study(home, "world", None, False)
         shown = capsys.readouterr().out
         assert best_line(study) in shown and other_best_words(study) in shown
@@ -127,6 +127,7 @@ def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
         entries = list(study.journal.entries("world"))
         page = render(read_series(entries))
         assert other_best_words(study) in page and ("best of the highest rung</" in page) == named
+        assert ("best of all rungs</" in page) != named
         assert ("the best so far, best of the highest rung; it last moved" in page) == named
         fold = TrackedStudy()
         for entry in entries:

@@ -155,6 +155,8 @@ def test_exact_function(tmp_path: Path) -> None:
     said = run_check(tmp_path, "checked:exact", "--params", "lr=0.5", code=0)
     assert "exact over 27 steps, with resumes at 1, 3, 9 (tracked: walk, state)" in said
     assert "lr = 0.5" in said and "causes" not in said and "not seen" not in said
+    told = ("starts 2 processes", "trains from 0 to 3", "trains again from 0 to 27", "trains with resumes, 0 to 1 to 3")
+    assert all(words in said for words in told), "it was silent for 16 seconds"
     assert not (tmp_path / "home").exists()
 
 
@@ -233,8 +235,11 @@ def test_other_reasons_are_told_apart(tmp_path: Path) -> None:
     assert "depends on the job's target" in run_check(tmp_path, "checked:by_target", code=1)
     said = run_check(tmp_path, "checked:unseeded", code=1)
     assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
-    said = run_check(tmp_path, "checked:optuna", "--style", "optuna", code=0)
-    assert "exact over 27 steps, with resumes at 1, 3, 9 (tracked: optuna)" in said
+    plain = make_spec().plain() | {"objective": "checked:optuna", "style": "optuna", "pythonpath": ["."]}
+    space = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
+    (tmp_path / "study.yaml").write_text(json.dumps(plain | {"space": space}))
+    said = run_check(tmp_path, "study.yaml", code=0)
+    assert "with resumes at 1, 3, 9 (tracked: optuna)" in said
 
 
 @pytest.mark.slow
@@ -243,6 +248,7 @@ def test_other_reasons_are_told_apart(tmp_path: Path) -> None:
     [
         ("fails", "ValueError: no \\x1b[2J data"),
         ("needs", "KeyError: 'lr'"),
+        ("needs", "Is it a parameter? Then give it a value: --params lr=VALUE"),
         ("ends", "exited by itself with code 3"),
         ("missing", "has no function 'missing'"),
     ],

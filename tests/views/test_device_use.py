@@ -7,8 +7,9 @@ import pytest
 from hpo_core import Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.measurement import Usage
+from hpo_core.report.series import read_series
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.views.device_use import Span, device_uses, ended_attempts, mean_occupancy, sharing
+from hpo_core.views.device_use import Span, device_uses, mean_occupancy, sharing
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER
 
@@ -56,7 +57,7 @@ def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
 
 def test_results_and_failures_of_a_journal_are_found() -> None:
     entries = [decode_entry(line) for line in (FOLDER / "used-format-1.jsonl").read_text().splitlines()]
-    found = [on for span in ended_attempts(Study.from_entries(entries).state) if (on := span.shared) is not None]
+    found = [on for span in read_series(entries).spans if (on := span.shared) is not None]
     assert {(on.device, on.architecture, on.share and on.share[1]) for on in found} == {
         ("GPU-5d4e", "A100", 6_000_000_000)
     }
@@ -64,12 +65,9 @@ def test_results_and_failures_of_a_journal_are_found() -> None:
     first = study.ask()
     assert first is not None
     usage = Usage(memory=5, device="n", architecture="CPU", share=(10, 6, 1))
-    study.tell_report(
-        Report(
-            trial=first.trial, attempt=0, outcome=Outcome.OUT_OF_MEMORY, message="m", started=3, ended=2, usage=usage
-        )
-    )
-    (span,) = ended_attempts(study.state)
-    assert span.start == span.end == 3, "a clock that ran backwards makes no negative time"
-    assert span.usage == usage
-    assert [(use.failed, use.jobs) for use in device_uses([span], PackingSpec())] == [(1, 1)]
+    outcome = Outcome.OUT_OF_MEMORY
+    study.tell_report(Report(trial=first.trial, attempt=0, outcome=outcome, started=3, ended=2, usage=usage))
+    series = read_series(study.journal.entries(study.name))
+    ended = [span for span in series.spans if span.outcome is not None]
+    assert [(span.usage, span.start <= span.end) for span in ended] == [(usage, True)], "its clock ran backwards"
+    assert [(use.failed, use.jobs) for use in series.uses] == [(1, 1)]

@@ -64,10 +64,10 @@ def deploy(file: Path | None = None) -> Registered:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    return _registered([one["name"] for one in yaml.safe_load(file.read_text())["deployments"]])
+    return _registered([(one["name"], one["entrypoint"]) for one in yaml.safe_load(file.read_text())["deployments"]])
 
 
-def _registered(names: list[str]) -> Registered:
+def _registered(asked: list[tuple[str, str | None]]) -> Registered:
     """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
@@ -80,10 +80,10 @@ def _registered(names: list[str]) -> Registered:
         every: list[DeploymentResponse] = []
         while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(every)):
             every += page
-        found = [one for one in every if one.name in names]
+        found = [one for one in every if (one.name, one.entrypoint) in asked]
         flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
         report_silent_runs(client, [one.id for one in every])
-    found.sort(key=lambda one: names.index(one.name))
+    found.sort(key=lambda one: asked.index((one.name, one.entrypoint)))
     return Registered(
         without_credentials(f"{ui}/deployments"),
         tuple(

@@ -25,8 +25,8 @@ import threading
 import time
 from pathlib import Path
 
-import hpo_core
 import hpo_flows
+from hpo_core.model import errors
 from hpo_core.model.errors import StorageError
 from hpo_core.security.masking import is_secret_name
 from hpo_core.security.private_files import LockFile, check_tree, open_private, private_folder
@@ -160,7 +160,7 @@ class SharedServer:
             name: value for name, value in os.environ.items() if not name.startswith(_OWN) and not is_secret_name(name)
         }
         # where this code is imported from: one folder once installed, two in a checkout
-        code = dict.fromkeys(str(Path(str(of.__file__)).parents[1]) for of in (hpo_flows, hpo_core))
+        code = dict.fromkeys((str(Path(str(hpo_flows.__file__)).parents[1]), str(Path(errors.__file__).parents[2])))
         return (
             inherited
             | self.client_settings()

@@ -47,7 +47,7 @@ def best_markdown(study: Study) -> str:
         f"## {study.name}: trial {best.trial}",
         "",
         *halted,
-        f"**{reached}** after {best.resource} units of training{rule_words(study.spec)}",
+        f"**{reached}** after {best.resource} units of training{rule_words(study)}",
         "",
         *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
         *markdown_table(("parameter", "value"), ((name, str(_short(value))) for name, value in best.params.items())),
@@ -187,7 +187,7 @@ class StudyArtifacts:
         words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, driven=not halted)}"
         if halted:
             return words
-        return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"
+        return f"{words}, {duration(self._pace.elapsed())} elapsed{self._pace.eta_words()}"
 
     def _share(self) -> float | None:
         # Percent of the units of training that are done; None where nothing says how many there will be.

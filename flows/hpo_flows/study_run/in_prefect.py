@@ -35,7 +35,8 @@ def drive_study(
 ) -> None:
     """Drive a session's study as a Prefect flow: below the present one, or in the API of the settings, or in a server.
 
-    Where the home's own server does not start, the study runs without Prefect, and says so.
+    For a study that is over, nothing is started. Where the home's own server does not start, the study runs without
+    Prefect, and says so.
 
     Args:
         action: begins the name of the flow run: tune, resume, extend or rerun.
@@ -47,6 +48,10 @@ def drive_study(
     Raises:
         HpoError: Prefect is not installed, or the API of the settings does not answer; or of the study.
     """
+    if session.is_over:
+        session.inform(f"study {session.name} is finished: there is nothing left to train")
+        ended(*session.end_again())
+        return
     services = {"Prefect API": prefect, "MLflow projection": bool(session.trackers.uri)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")

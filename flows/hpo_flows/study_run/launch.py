@@ -26,7 +26,7 @@ from hpo_core.terminal.output import RunResult, err, out, print_run_result
 from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end
 from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
-from hpo_core.views.summary import notices_of, summarize
+from hpo_core.views.summary import notices_of, other_best_words, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
 from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.in_prefect import drive_study
@@ -153,7 +153,10 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
         report=summary.report,
     )
     following, then = next_command(study, file), command_after(study, file)
-    print_run_result(result, following=following, then=then, folder=str(session.folder), as_json=as_json)
+    other_best = other_best_words(study)
+    print_run_result(
+        result, following=following, then=then, folder=str(session.folder), as_json=as_json, other_best=other_best
+    )
     if summary.status != "finished":
         raise typer.Exit(HALTED)
     if words := no_result_words(study):

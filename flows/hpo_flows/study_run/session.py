@@ -108,6 +108,7 @@ class Session:
         security: ``distributed.Security`` to connect to the scheduler of ``cluster.address`` with; None: as Dask's
             configuration says.
         temporary: nothing of the study is kept: no report is written.
+        in_python: whether errors name calls instead of commands.
     """
 
     def __init__(
@@ -122,9 +123,11 @@ class Session:
         cluster: dict[str, Any] | None = None,
         security: Any = None,
         temporary: bool = False,
+        in_python: bool = False,
     ) -> None:
         self.home = home
         self.temporary = temporary
+        self._in_python = in_python
         self.name = name
         self._given = spec
         self._force = force
@@ -195,7 +198,7 @@ class Session:
                 self._given = with_partitions(with_past(self._given, self.journal), digests=True)
                 self._check_functions(self._given)
                 return self._given
-            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
+            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._cure_of_name()}")
         spec = Study.current_spec(self.name, self.journal)
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
@@ -220,22 +223,18 @@ class Session:
             elif setting in ("build", "packing.demand.function") or spec.cluster.permission is None:  # they stay here
                 check_function(setting, name, folders)
 
-    def _other_names(self) -> str:
+    def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
-        other = f"--name {other}, in Python name={other!r}"
+        force, resume = f"`hpo resume {name} --force`", f"`hpo resume {name}`"
+        extend, new = f"`hpo extend {name} --configs N`", f"`--name {other}`"
+        if self._in_python:
+            force, resume = f"hpo.resume({name!r}, force=True)", "resume=True"
+            extend, new = f"hpo.resume({name!r}, configs=N)", f"name={other!r}"
         if driver := driver_words(self.journal.info(name), self.owner):
-            return (
-                f"It {driver}. Wait for it or end it; if you know that it is gone, `hpo resume {name} --force`, in "
-                f"Python hpo.resume({name!r}, force=True), takes over: it can then write nothing more. Or give the new "
-                f"one another name, {other}."
-            )
+            return f"It {driver}; {force} takes it over if you know that it is gone. {new} starts another study."
         if no_result_words(Study.open(name, self.journal, reading=True)):
-            return f"It has no result to go on from: start anew under another name, {other}."
-        return (
-            f"`hpo resume {name}`, in Python this call with resume=True, goes on with it or returns the result that it "
-            f"has; `hpo extend {name} --configs N`, in Python hpo.resume({name!r}, configs=N), asks for more. Or give "
-            f"the new one another name, {other}."
-        )
+            return f"It has no result to go on from: {new} starts anew."
+        return f"{resume} goes on with it, {extend} asks for more, {new} starts another study."
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, force=self._force)
@@ -283,6 +282,21 @@ class Session:
             self.say(terminal_text(news))
 
     # Drive.
+
+    @property
+    def is_over(self) -> bool:
+        """True if a recorded study has finished, and no more was asked for."""
+        recorded = self._given is None and not self._extend and not self._objective
+        return recorded and Study.open(self.name, self.journal, reading=True).finished
+
+    def end_again(self) -> tuple[Study, Summary]:
+        """Write the report of a study that is over and complete its copies; nothing is started for it."""
+        began, study = time.monotonic(), Study.open(self.name, self.journal, reading=True)
+        report, links = self.write_report(study)
+        if warning := self.trackers.complete():
+            self.warn(warning)
+        seconds, reason = time.monotonic() - began, exhausted_words(study)
+        return study, Summary(self.name, study.status, reason, 0, seconds, report, links)
 
     def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
