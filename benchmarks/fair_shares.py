@@ -36,7 +36,7 @@ import result_file
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Device, Inventory
-from hpo_core.pool.division import Claim, divide, ideal_shares
+from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.simulation import AnalyticCurves
 from hpo_core.study import Study
 
@@ -122,15 +122,15 @@ class Tenant:
     def used(self) -> int:
         return self.study.state.slots_in_use
 
-    def claim(self) -> Claim:
-        return Claim(study=self.name, demand=self.study.demand(SLOTS))
+    def claim(self) -> Member:
+        return Member(study=self.name, demand=self.study.demand(SLOTS))
 
 
 def fair(tenants: list[Tenant]) -> Shares:
     """And what nobody claims is lent to those that may grow into it."""
     shares = divide(SLOTS, [tenant.claim() for tenant in tenants])
     unclaimed = SLOTS - sum(shares.values())
-    lent = divide(unclaimed, [Claim(study=tenant.name, demand=tenant.study.spare(SLOTS)) for tenant in tenants])
+    lent = divide(unclaimed, [Member(study=tenant.name, demand=tenant.study.spare(SLOTS)) for tenant in tenants])
     return {name: share + lent[name] for name, share in shares.items()}
 
 

@@ -33,7 +33,7 @@ import torch
 from performance_model import ExchangeModel, Link
 from torch import distributed, multiprocessing, nn
 
-from hpo_core.placement.speedups import fitted, kappa, speedups
+from hpo_core.study.gang_sizes import fitted, kappa, speedups
 
 SUM_BYTES = 32_000_000
 SECONDS = 1.5

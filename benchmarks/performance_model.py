@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hpo_core.placement.speedups import AllReduce, StepModel, StepTime, rounds, seconds_alone, slope
+from hpo_core.study.gang_sizes import AllReduce, StepModel, StepTime, rounds, seconds_alone, slope
 
 _FLOAT = 4
 """Bytes of a number."""

@@ -12,9 +12,8 @@ from hpo_core.execution.executor import Inbox
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor, Worker
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
-from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import weights_of
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report, Unit
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.study import Study
 

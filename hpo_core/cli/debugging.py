@@ -56,7 +56,7 @@ def try_trial(
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.in_process import first_job, parse_params, request_of
-    from hpo_core.model.thread_variables import THREAD_VARIABLES
+    from hpo_core.spec.assembly import THREAD_VARIABLES
     from hpo_core.training.attempt import run_attempt
     from hpo_core.training.objective import load_objective
 

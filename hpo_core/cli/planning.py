@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.partitioning.manifest import MANIFEST
-from hpo_core.partitioning.splitting import TRAINING, VALIDATION, partition_data
+from hpo_core.partitioning.resolution import MANIFEST
+from hpo_core.partitioning.splitting import partition_data
 from hpo_core.terminal.output import AsJson, err, out, print_json
 from hpo_core.views.formatting import plural
 
@@ -73,9 +73,7 @@ def partition(
     _say(manifest.partitions, "to train on")
     _say(manifest.validation, "for validation")
     out.say(f"manifest: {to / MANIFEST}")
-    lines = [f"partitions: {to.name}/{TRAINING}-*.{manifest.kind}"]
-    if manifest.validation:
-        lines.append(f"validation: {to.name}/{VALIDATION}-*.{manifest.kind}")
+    lines = [f"{role}: {to.name}/{MANIFEST}" for role in ("partitions", "validation") if getattr(manifest, role)]
     out.say(f"in a study file beside {to.name}: data: {{{', '.join(lines)}}}")
 
 

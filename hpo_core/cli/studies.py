@@ -20,7 +20,6 @@ from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.debugging import MoreParams, ParamsOption
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Outcome, Params, Report
@@ -165,14 +164,12 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
     if not pools:
         return {}
     if standing is None:
-        return dict.fromkeys(["pool", "share", "used", "demand", "waits"])
-    waits = f"{standing.member.waited:.0f} s" if standing.held < standing.share else ""
+        return dict.fromkeys(["pool", "share", "used", "demand"])
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
         "used": standing.held,
         "demand": standing.member.demand,
-        "waits": waits,
     }
 
 
@@ -379,12 +376,18 @@ def share(
     deployments, it bounds this as well.
     """
     from hpo_core.journal.sql import current_owner, is_alive
-    from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.pool.division import Wish
     from hpo_core.pool.seat import pool_of
     from hpo_core.pool.store import live_rows, pools_of
     from hpo_core.pool.words import standings
-    from hpo_core.spec.sections import AddressClusterSpec
-    from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
+    from hpo_core.spec.sections import (
+        LEAST_PRIORITY,
+        LEAST_WEIGHT,
+        MOST_PRIORITY,
+        MOST_WEIGHT,
+        AddressClusterSpec,
+    )
+    from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -95,7 +95,6 @@ class HopWorker:
         self.hold(partitions)
 
     def hold(self, partitions: Sequence[int]) -> None:
-        """Set the partitions that the worker holds."""
         self.partitions = tuple(sorted(set(partitions)))
         self.holds = sum(1 << partition for partition in self.partitions)
         """A bit for each."""
@@ -221,13 +220,11 @@ class Board:
         visiting.charged = cost
 
     def withdraw(self, visiting: Visiting) -> None:
-        """The configuration no longer waits."""
         assert visiting.entry is not None
         del self.waiting[bisect_left(self.waiting, visiting.entry)]
         visiting.entry = None
 
     def take(self, visiting: Visiting, partition: int) -> None:
-        """A unit on this partition begins."""
         self.withdraw(visiting)
         visiting.left &= ~(1 << partition)
         visiting.work -= self.prices[partition]
@@ -259,45 +256,3 @@ class Board:
             known = sorted([*each.visits, *flying, *left])
             assert known in (list(range(self.trained_on)), list(range(len(self.names))))
             assert each.epoch <= each.to and not (each.open & ~each.left and each.entry is not None)
-
-
-def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> list[str]:
-    """Workers where some configuration can visit a partition now or after its unit in flight, the most useful first.
-
-    First those where most of the configurations that wait can begin at once; of these, where most work is left.
-
-    Args:
-        board: of the schedule.
-        partitions: by worker, here or not: the places of those that lie there.
-
-    >>> from hpo_core.hopper.hop_schedule import HopSchedule
-    >>> schedule = HopSchedule(2)
-    >>> for worker in "ab":
-    ...     schedule.worker_joined(worker, ())
-    >>> schedule.add(0, to=1, visited=[0])
-    >>> useful_workers(schedule.board, {"a": [0], "b": [1]})
-    ['b']
-    """
-    held = {worker: sum(1 << place for place in set(places)) for worker, places in partitions.items()}
-    waiting = [visiting.open for visiting in board.configurations.values() if visiting.entry is not None]
-    later = 0
-    for visiting in board.configurations.values():
-        later |= _after_flight(visiting, board) if visiting.entry is None else visiting.open
-
-    def rank(worker: str) -> tuple[int, float, str]:
-        begin = sum(1 for open_now in waiting if open_now & held[worker])
-        load = sum(board.loads[place] for place in set(partitions[worker]))
-        return -begin, -load, worker
-
-    return sorted((worker for worker, bits in held.items() if bits & later), key=rank)
-
-
-def _after_flight(visiting: Visiting, board: Board) -> int:
-    if following := visiting.open_after(len(visiting.visits) + (visiting.unit is not None)):
-        return following
-    if board.evaluated and (visiting.unit is None or visiting.unit.partition < board.trained_on):
-        return board.evaluated
-    if visiting.epoch == visiting.to:
-        return 0
-    order = visiting.orders.get(visiting.epoch + 1)
-    return board.everything if order is None else 1 << order[0]

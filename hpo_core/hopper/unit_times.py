@@ -105,5 +105,4 @@ class UnitTimes:
         return exp(known[0]) if known else 1.0
 
     def seconds(self, configuration: int, worker: str, partition: int) -> float:
-        """Expected seconds of a unit."""
         return self.cost(configuration) * self.slowness(worker) * self.size(partition)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.reported_value import real_number
+from hpo_core.model.trial import real_number
 from hpo_core.training.handle import TrialHandle
 
 A_STEP_IS_AN_EPOCH = "a step of a trial is an epoch; drop it."

@@ -27,7 +27,7 @@ class MemoryJournal:
     def __init__(self, place: str = "this journal", cure: str = "Check the name, or create it.") -> None:
         self._studies: dict[str, _Kept] = {}
         self._unknown = place, cure
-        """What the error of an unknown study says."""
+        """Place and cure in the error about an unknown study."""
         self._lock = threading.RLock()  # what takes an entry may write the next
         self.measurements = MemoryMeasurements()
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
+import psutil
 
 from hpo_core.journal.measurements import Measurements
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
-from hpo_core.model.process_start import lives
 from hpo_core.model.short_text import did_you_mean
 
 
@@ -25,7 +25,7 @@ class Owner(msgspec.Struct, frozen=True):
     host: str
     pid: int
     born: float
-    """When the process started (:mod:`hpo_core.model.process_start`), so that a reused pid is not taken for it."""
+    """When the process started (:mod:`hpo_core.journal.protocol`), so that a reused pid is not taken for it."""
 
     def label(self) -> str:
         return f"{self.host}:{self.pid}"
@@ -135,7 +135,7 @@ LISTED = 20
 
 
 UNKNOWN_CURE = "Check the name, and home (--home) or journal (--journal)."
-"""What to do about a study that a home does not know."""
+"""Cure in the error about a study that a home does not know."""
 
 
 def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> StudyNotFoundError:
@@ -152,3 +152,23 @@ def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> St
     listed = ", ".join(known[:LISTED]) or "no study"
     where = f"Study {study!r} is not in {place} (it holds: {listed}{more})"
     return StudyNotFoundError(f"{where}; {meant} {cure}" if meant else f"{where}. {cure}")
+
+
+def started(pid: int | None = None) -> float:
+    """Seconds from the start of this computer to that of a process; None: this one.
+
+    Setting the clock changes the time of day at which a process is said to have started, not this.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    boot = psutil.boot_time()  # read first: psutil below 7 computes with the one that was read last
+    return float(psutil.Process(pid).create_time() - boot)
+
+
+def lives(pid: int, born: float) -> bool:
+    """True if the process that started at this moment (:func:`started`) is there and is no zombie."""
+    try:
+        return abs(started(pid) - born) < 1.0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -26,7 +26,7 @@ from hpo_core.model.events import Entry
 from hpo_core.model.stopwatch import Stopwatch
 
 RETRY_SECONDS = 60.0
-"""How long a journal that cannot be reached (failover, lock, full disk) is tried again before the study ends."""
+"""Seconds for which a journal that cannot be reached (failover, lock, full disk) is tried again."""
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 _LONGEST_CALL = 35.0

@@ -24,7 +24,7 @@ import msgspec
 import sqlalchemy as sa
 
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.journal.protocol import UNKNOWN_CURE, Owner, StudyInfo, unknown_study
+from hpo_core.journal.protocol import UNKNOWN_CURE, Owner, StudyInfo, started, unknown_study
 from hpo_core.journal.sql_measurements import SqlMeasurements
 from hpo_core.model.errors import (
     FencedError,
@@ -36,7 +36,6 @@ from hpo_core.model.errors import (
 )
 from hpo_core.model.events import Entry
 from hpo_core.model.file_urls import sqlite_file, sqlite_url
-from hpo_core.model.process_start import started
 from hpo_core.security.masking import without_secret_arguments
 from hpo_core.security.private_files import private_database
 

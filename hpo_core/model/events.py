@@ -13,8 +13,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.measurement import UsageField
-from hpo_core.model.hops import VisitsField
-from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report, Stage
+from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report, Stage, VisitsField
 
 FORMAT = 1
 
@@ -242,13 +241,13 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     violation: float = NO_VIOLATION
     """Total violation of the study's constraints."""
     usage: UsageField = msgspec.UNSET
-    """What the attempt used of its machine; not set where nothing was measured."""
+    """Measured use of the machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET
     """Where models hop: which partition the trial saw where and when, in that order; a rerun follows it."""
 
     @property
     def infeasible(self) -> bool:
-        """True if it violates a constraint (:mod:`hpo_core.model.judged_results`)."""
+        """True if it violates a constraint (:mod:`hpo_core.search.rungs`)."""
         return self.violation > 0
 
 
@@ -340,7 +339,7 @@ class SamplerExhausted(_Fact, frozen=True):
     """The sampler proposed all its configurations, so none is drawn any more; trials that exist go on."""
 
     trials: int
-    """How many there are."""
+    """Number of trials."""
 
 
 class StudyHalted(_Fact, frozen=True):

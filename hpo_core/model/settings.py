@@ -79,7 +79,6 @@ class Part(BaseModel):
         return self.in_python()
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Arguments that differ from the defaults."""
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field.is_required() or value != field.get_default(call_default_factory=True, validated_data={}):

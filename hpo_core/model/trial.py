@@ -2,14 +2,80 @@
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from enum import StrEnum
+from numbers import Real
 from typing import Any
 
 import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
 from hpo_core.model.devices.measurement import UsageField
-from hpo_core.model.hops import Doubt, Unit, VisitsField
+
+
+class Unit(msgspec.Struct, frozen=True, gc=False):
+    """Pass of a trial over one partition of the data: what a model does between two hops.
+
+    The job that carries it trains from ``target - 1`` to ``target``: its units make that epoch.
+    """
+
+    partition: str
+    """Name of the partition, which is its file's path below the worker's folder of partitions."""
+    index: int
+    """Index among the study's partitions; those of validation come after the ones trained on."""
+    place: int
+    """Number of partitions of this epoch before it."""
+    count: int
+    """Partitions of the epoch that are trained on."""
+    number: int
+    """Counts all units that the executor started for the attempt: no two write to one path."""
+    state: str = ""
+    """Path of the model's state afterwards, relative to the study's folder or a URL; empty: nothing is written."""
+    durable: bool = False
+    """True if the state must survive a crash of the computer: at the end of an epoch."""
+    hopped: bool = False
+    """True if the job's checkpoint is a state that came from another unit, not a checkpoint of the study."""
+    trains: bool = True
+    """False: the model is evaluated on a partition of the validation data."""
+    cached: int = 1
+    """Number of loaded partitions that may stay in the memory of its worker, however large; small ones all stay."""
+    elapsed: float = 0.0
+    """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
+
+    @property
+    def ends_epoch(self) -> bool:
+        """True if it is the last one of its epoch that trains."""
+        return self.trains and self.place + 1 >= self.count
+
+
+class Doubt(msgspec.Struct, frozen=True, gc=False):
+    """A unit was lost for its partition was not there, or was not the one that its worker had looked at."""
+
+    partition: str
+    """Name of the partition."""
+    looked: int = 0
+    """Number of looks of the worker at partitions by then (:mod:`hpo_core.training.partition_data`):
+    what it said of this one before is void."""
+
+
+class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One unit that a result came from: where and when a trial saw a partition."""
+
+    epoch: int
+    """Epoch, from 0."""
+    partition: int
+    """Index among the study's partitions; those of validation come after the ones trained on."""
+    worker: str
+    started: float
+    ended: float
+    """Seconds since the epoch (or virtual seconds in a simulation)."""
+    size: int
+    """Bytes of the state that the trial came with."""
+
+
+VisitsField = tuple[Visit, ...] | msgspec.UnsetType
+"""Field of a report or an event: not set, and left out of the journal, where models do not hop."""
 
 
 class _Stage(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
@@ -107,16 +173,16 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     trial: int
     attempt: int
     stage: Stage
-    """What it means to the search: a rung of a bracket, or a generation of a population."""
+    """Rung of a bracket, or generation of a population."""
     target: int
     params: Params
     checkpoint: Checkpoint | None = None
     retry: bool = False
-    """Whether an earlier attempt at the same target failed."""
+    """True if an earlier attempt at the same target failed."""
     parent: int | None = None
     """The trial whose checkpoint this is, where it is another one (PBT: warm start); None: its own, or none."""
     demand: Demand = ONE_SLOT
-    """What it needs of a device."""
+    """Need of a device."""
     unit: Unit | None = None
     """The part of its epoch that this is, where models hop; None: the whole job."""
 
@@ -167,9 +233,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unrestored: tuple[str, ...] = ()
     """Parts that a start from another trial's checkpoint left as built, in journals of earlier versions."""
     warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What the training loop changed that its checkpoint does not hold, with the cure; unset: nothing was found."""
+    """Changes of the training loop that its checkpoint does not hold, with the cure; unset: nothing was found."""
     usage: UsageField = msgspec.UNSET
-    """What the attempt used of its machine; not set where nothing was measured."""
+    """Measured use of the machine; not set where nothing was measured."""
     visits: VisitsField = msgspec.UNSET
     """Where models hop: which partition the trial saw where and when, in that order, from the job's start."""
     unit: int | msgspec.UnsetType = msgspec.UNSET
@@ -177,7 +243,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
     """Partition for which a unit was lost. The report of a whole job has none."""
     log: tuple[LogLine, ...] | msgspec.UnsetType = msgspec.UNSET
-    """What the training function wrote to Prefect's run logger. It is taken out before the report is recorded."""
+    """Lines of the training function to Prefect's run logger. They are taken out before the report is recorded."""
     stood_still: float | msgspec.UnsetType = msgspec.UNSET
     """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
 
@@ -190,3 +256,40 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 CURVE_POINTS = 64
 """A job's curve is thinned to this many points before it is recorded."""
+
+
+COLUMNS = frozenset({"trial", "state", "resource", "at", "trained", "bracket", "parent", "attempts"})
+"""Columns of a result's tables beside metrics and ``params.NAME``."""
+_REAL_DTYPE = re.compile(r"(torch\.)?(float|bfloat|int|uint)\d+\w*")
+
+
+def refused_name(name: str) -> str:
+    """The rule and the cure where a metric's name is that of a column of a result's tables; empty: it is not."""
+    if name not in COLUMNS and not name.startswith("params."):
+        return ""
+    others = ", ".join(sorted(COLUMNS - {name}))
+    return (
+        f"is a column of the tables of a result, which also have {others} and params.NAME; give the metric another "
+        f"name, such as my_{name.replace('.', '_')}"
+    )
+
+
+def real_number(value: Any) -> float | None:
+    """One real number as a float; None for anything else: truth values, complex numbers, texts, times, masked values.
+
+    Integers and floats of Python, fractions, decimals, and scalars or arrays without dimensions of NumPy, torch and
+    other libraries whose arrays have ``dtype``, ``ndim`` and ``item()``.
+    """
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None and not isinstance(value, type):
+        if not _REAL_DTYPE.fullmatch(getattr(dtype, "name", str(dtype))) or getattr(value, "ndim", None) != 0:
+            return None
+        if getattr(value, "mask", False):  # numpy.ma.masked is 0.0 for float()
+            return None
+        value = value.item()
+    elif type(value) is bool or not isinstance(value, Real | Decimal):
+        return None
+    try:
+        return float(value)
+    except (OverflowError, ValueError):  # too large; a signaling NaN of decimal
+        return None

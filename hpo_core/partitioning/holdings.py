@@ -80,7 +80,7 @@ class Holdings:
         self._files = tuple(files)
         self._digests: dict[str, tuple[Signature, str]] = {}
         self.reading = False
-        """Whether a file is being read, which may take minutes: its digest is computed."""
+        """True if a file is being read, which may take minutes: its digest is computed."""
         self._once_held: set[str] = set()
         self._doubted: set[str] = set()
         """Names of partitions that are to be read again as a whole."""

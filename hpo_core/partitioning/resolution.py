@@ -5,21 +5,69 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.file_urls import checked_text
 from hpo_core.model.partition_file import PartitionFile, folder_here, signature_of
-from hpo_core.model.short_text import shown, some
+from hpo_core.model.short_text import cut, shown
 from hpo_core.partitioning.holdings import digest_of
-from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec, in_full, is_manifest
+from hpo_core.spec.study_file import read_text
+
+MANIFEST = "manifest.json"
+_MOST_BYTES = 16_000_000
+_ERRORS_SHOWN = 3
+
+
+class Manifest(BaseModel):
+    """List of the partitions that ``hpo partition`` wrote into a folder. Keys of later versions are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    format: Literal[1] = 1
+    source: str = ""
+    """Name of the data that was split, as the user gave it."""
+    seed: int = 0
+    stratify: str | None = None
+    kind: str = ""
+    """``npz``; of manifests of others, whatever their files are."""
+    fields: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Type (``dtype``) of each array or column, and of arrays the ``shape`` of one example."""
+    partitions: list[PartitionFile]
+    validation: list[PartitionFile] = Field(default_factory=list)
+
+    def text(self) -> str:
+        return self.model_dump_json(indent=1) + "\n"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        SpecError: it is absent, no manifest, or of a later format.
+    """
+    try:
+        return Manifest.model_validate_json(read_text(path, "a manifest of `hpo partition`", _MOST_BYTES))
+    except FileNotFoundError:
+        raise SpecError(
+            f"{path}: no such manifest. `hpo partition` writes one beside the partitions; where they lie on the "
+            "workers alone, copy it here, or list the names in data.partitions."
+        ) from None
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()]
+        raise SpecError(
+            f"{path}: is no manifest that this version reads ({cut('; '.join(found[:_ERRORS_SHOWN]))}). "
+            "`hpo partition` writes them."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
 
 
 def with_partitions(
@@ -27,9 +75,8 @@ def with_partitions(
 ) -> StudySpec:
     """The spec with its partitions listed, and with what is known of each; unchanged where it has no ``data``.
 
-    A pattern becomes the files that it matches here. Where a manifest lies beside them, it says their counts, sizes and
-    digests, and both must name the same files; else sizes are what they are now. Names in a list are completed
-    likewise where they are seen here; a list that is not may lie on the workers alone.
+    A pattern becomes the files that it matches here, as they are now. A manifest says counts, sizes and digests. A list
+    names files with what is said of them; they may lie on the workers alone.
 
     Args:
         environment: of this process; default: its own.
@@ -38,8 +85,7 @@ def with_partitions(
     A rerun has the list of its source: nothing is looked at.
 
     Raises:
-        SpecError: a pattern matches nothing, files and manifest contradict each other, or a file changes while it is
-            read; names the file.
+        SpecError: a pattern matches nothing, or a file changes while it is read; names the file.
     """
     data = spec.data
     if data is None or spec.search.record() is not None:
@@ -75,36 +121,9 @@ def _listed(files: str | list[PartitionFile], role: str, folder: Path) -> list[P
 
 
 def _completed(files: list[PartitionFile], folder: Path) -> list[PartitionFile]:
-    """Listed files with what their manifest, or the file itself, tells about them here.
-
-    Raises:
-        SpecError: list and manifest contradict each other.
-    """
-    known: dict[str, tuple[Path, PartitionFile]] = {}
-    for place in sorted({str(PurePosixPath(file.name).parent) for file in files}):
-        source = folder / place / MANIFEST
-        if source.is_file():
-            manifest = read_manifest(source)
-            both = _below(place, [*manifest.partitions, *manifest.validation])
-            known |= {file.name: (source, file) for file in both}
-    found = []
-    for file in files:
-        if file.name in known:
-            source, seen = known[file.name]
-            for name, stated in file.model_dump(exclude_none=True).items():
-                if getattr(seen, name) not in (None, stated):
-                    raise SpecError(
-                        f"data: {name} of {file.name} is listed as {stated}, and {source} says {getattr(seen, name)}; "
-                        "correct the list, or leave that out of it."
-                    )
-        else:
-            there = None if file.bytes is not None else _as_it_is(file.name, folder)
-            if there is None:
-                found.append(file)
-                continue
-            seen = there
-        found.append(seen.model_copy(update=file.model_dump(exclude_none=True)))
-    return found
+    # Listed files with their size, where it is not stated and they are seen here.
+    seen = ((file, None if file.bytes is not None else _as_it_is(file.name, folder)) for file in files)
+    return [file if there is None else file.model_copy(update={"bytes": there.bytes}) for file, there in seen]
 
 
 def _of_manifest(path: str, role: str, folder: Path) -> list[PartitionFile]:
@@ -140,74 +159,13 @@ def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
                 f"{at}: {folder / name} is a link that leads out of {folder}, and workers follow none of those; put "
                 "the file there, or set data.folder to a folder that holds both."
             )
-    manifests = _manifests_beside(pattern, names, folder)
-    found: list[PartitionFile] = []
-    for place, manifest in manifests.items():
-        found += _agreed(pattern, role, place=place, manifest=manifest, names=names, folder=folder)
-    alone = [name for name in names if str(PurePosixPath(name).parent) not in manifests]
-    found += [seen for name in alone if (seen := _as_it_is(name, folder)) is not None]
+    found = [seen for name in names if (seen := _as_it_is(name, folder)) is not None]
     if not found:
         raise SpecError(
             f"{at}: no file matches in {folder}. `hpo partition` splits data; if the partitions lie on the workers "
             "alone, give the list of their names or the path of their manifest.json."
         )
     return found
-
-
-def _manifests_beside(pattern: str, names: list[str], folder: Path) -> dict[str, Manifest]:
-    above = str(PurePosixPath(pattern).parent)
-    places = {str(PurePosixPath(name).parent) for name in names}
-    places |= {"."} if above == "." else set(glob(above, root_dir=folder))  # noqa: PTH207 - as above
-    return {
-        place: read_manifest(folder / place / MANIFEST)
-        for place in sorted(places)
-        if (folder / place / MANIFEST).is_file()
-    }
-
-
-def _agreed(
-    pattern: str, role: str, *, place: str, manifest: Manifest, names: list[str], folder: Path
-) -> list[PartitionFile]:
-    """Files of one folder as its manifest has them.
-
-    Raises:
-        SpecError: one is not there, is not named, is of another size, or is there for the other purpose.
-    """
-    at, source = f"data.{role} = {shown(pattern)}", folder / place / MANIFEST
-    mine, others = manifest.partitions, manifest.validation
-    if role == "validation":
-        mine, others = others, mine
-    wanted = {file.name: file for file in _below(place, mine) if _matches(file.name, pattern)}
-    for_others = {file.name for file in _below(place, others)}
-    there = [name for name in names if str(PurePosixPath(name).parent) == place]
-    if mixed := sorted(for_others.intersection(there)):
-        purpose = "trained on" if role == "validation" else "validated on"
-        raise SpecError(
-            f"{at}: {source} has {some(mixed)} as data to be {purpose}; write a pattern that leaves them out."
-        )
-    if unknown := sorted(set(there) - wanted.keys()):
-        raise SpecError(
-            f"{at}: {source} does not name {some(unknown)}; move what does not belong there elsewhere, or remove the "
-            "manifest if it is that of other partitions."
-        )
-    if missing := sorted(wanted.keys() - set(there)):
-        raise SpecError(
-            f"{at}: {source} names {some(missing)}, which {folder} does not hold; put it back, or split the data "
-            "again. If the partitions lie on the workers alone, write the path of the manifest instead of a pattern."
-        )
-    for name, file in wanted.items():
-        size = (folder / name).stat().st_size
-        if file.bytes not in (None, size):
-            raise SpecError(
-                f"{at}: {folder / name} has {size:,} bytes, and {source} says {file.bytes:,}: the file is incomplete "
-                "or was changed; copy it again, or split the data again."
-            )
-    return list(wanted.values())
-
-
-def _matches(name: str, pattern: str) -> bool:
-    parts, patterns = PurePosixPath(name).parts, PurePosixPath(pattern).parts
-    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _below(place: str, files: list[PartitionFile]) -> list[PartitionFile]:

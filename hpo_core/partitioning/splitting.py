@@ -19,7 +19,7 @@ from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.short_text import some
 from hpo_core.partitioning.example_sources import Examples, open_source
-from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
+from hpo_core.partitioning.resolution import MANIFEST, Manifest, read_manifest
 
 Rows = NDArray[np.int64]
 """Numbers of examples."""

@@ -166,7 +166,6 @@ class Estimates:
         return self._known.setdefault(architecture, {}).setdefault(key, KnownNeed())
 
     def key(self, params: Mapping[str, Any]) -> str:
-        """Equal for jobs with the same need."""
         return key_of(self._values(params))
 
     def least_memory(self, params: Mapping[str, Any], architecture: str) -> int | None:
@@ -228,7 +227,7 @@ class Estimates:
                 compute=amounts["compute"],
                 memory=amounts["memory"],
                 cores=amounts["cores"],
-                seconds=self._seconds(stated.get("unit_seconds"), figures, device, units),
+                seconds=self._seconds(figures, device, units),
             ),
             source="stated" if "memory" in stated else "measured" if known.is_known else "profile",
         )
@@ -250,12 +249,12 @@ class Estimates:
         measured = max(min(math.ceil(ALLOWANCE * figures.memory), device.memory), math.ceil(figures.memory))
         return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
-    def _seconds(self, stated: float | None, figures: NeedFigures, device: SharedDevice, units: int) -> float:
+    def _seconds(self, figures: NeedFigures, device: SharedDevice, units: int) -> float:
         # Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known.
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
             startup, unit = self._mean_seconds(device.architecture)
-        return startup + units * (unit if stated is None else stated)
+        return startup + units * unit
 
     def _mean_seconds(self, architecture: str) -> tuple[float, float]:
         found = [known.figures for known in self._known.get(architecture, {}).values() if known.measurements]

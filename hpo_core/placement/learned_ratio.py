@@ -75,7 +75,6 @@ class LearnedRatios:
         return dict(self._ratios)
 
     def seen(self, architecture: str) -> list[RatioSeen]:
-        """Figures of its ratios, by rising ratio."""
         self._refresh()
         return self._seen.get(architecture, [])
 

@@ -69,7 +69,6 @@ class MpsDaemons:
                 return ""
 
     def close(self) -> None:
-        """End the daemons that this process started."""
         with self._lock:
             for gpu, daemon in self._daemons.items():
                 self._ask("quit", self._pipes(gpu))

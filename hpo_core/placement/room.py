@@ -96,7 +96,6 @@ class Room:
         """By node: as many as there are, whatever was taken."""
 
     def copy(self) -> Room:
-        """The same room, to take from."""
         other = Room.__new__(Room)
         other.devices, other.node_of = self.devices, self.node_of
         other.compute, other.memory, other.cores = self.compute[:], self.memory[:], self.cores[:]

@@ -33,7 +33,6 @@ class HeldJob(msgspec.Struct, frozen=True):
 
     @property
     def portion(self) -> Portion:
-        """As it was given when it began."""
         assert self.slot.portion is not None
         return self.slot.portion
 
@@ -130,7 +129,6 @@ class SharedRoom:
         return Room(devices, cores)
 
     def left(self) -> Room:
-        """The room that running jobs leave."""
         room = self.empty.copy()
         places = {device.name: place for place, device in enumerate(self.empty.devices)}
         for held in self.held.values():
@@ -156,7 +154,6 @@ class SharedRoom:
         return largest
 
     def need(self, job: Job, device: SharedDevice) -> Demand:
-        """The need that it is placed by on this device."""
         estimate = self.estimate(job, device)
         need = estimate.need
         # what was measured did fit; a limit is not met to the byte
@@ -195,7 +192,6 @@ class SharedRoom:
     # Jobs that run.
 
     def beside(self, held: HeldJob) -> list[HeldJob]:
-        """The other jobs on its device."""
         return [other for other in self.held.values() if other.slot.name == held.slot.name and other is not held]
 
     def begin(self, job: Job, need: Demand, place: int, *, now: float | None) -> Slot:

@@ -1,11 +1,13 @@
 """PooledExecutor: an executor that offers what its study holds in a pool, over any other executor.
 
-It lies below the placer, so that each slot counts once, whatever runs there. What differs between studies whose jobs
-take slots, share devices or hop from worker to worker is in :class:`Places`: what the names of the pool are here.
+It lies below the placer, so that each slot counts once, whatever runs there. :class:`SlotPlaces` and
+:class:`NamedPlaces` say what the names of the pool are for studies whose jobs take any slot, and for those whose placer
+chooses the device or worker.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import threading
@@ -20,20 +22,9 @@ from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.placer import Placer
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.pool.arbiter import longest_asking
-from hpo_core.pool.seat import (
-    COUNTED,
-    DEVICES,
-    EXCHANGE_SECONDS,
-    HOPPED_WORKERS,
-    WORKERS,
-    Claimant,
-    Kind,
-    PoolSeat,
-    Terms,
-    Use,
-)
+from hpo_core.pool.seat import EXCHANGE_SECONDS, Claimant, PoolSeat, Terms, Use
 from hpo_core.pool.store import Pools
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 
 MOST_JOBS = 10_000
@@ -49,26 +40,44 @@ class Submitted(NamedTuple):
     names: Collection[str] = ()
 
 
-class Places:
-    """Slots of workers that the study has for itself: each counts, and its name is a number."""
+class SlotPlaces:
+    """Workers whose slots are all alike to the study. Which of them a job gets is chosen when it begins.
 
-    kind: Kind = COUNTED
+    Args:
+        study: says how many slots it could use.
+        threads: by name of a worker that all studies of the pool use: its slots. None: the study has workers of its
+            own, each slot counts, and its name is a number.
+    """
 
-    def see(self, inventory: Inventory) -> int:
-        """Note what is there; returns how many names that is."""
-        return inventory.slots
+    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]] | None = None) -> None:
+        self.study = study
+        self._workers = threads
+        self._threads: Mapping[str, int] = {}
 
-    def usable(self) -> Sequence[str]:
-        """Names that the study could use now, preferred ones first; none where slots are only counted."""
-        return ()
+    def count(self, slots: int) -> int:
+        """Number of workers that hold so many slots, whichever they are; no more than there are."""
+        sums = itertools.accumulate(sorted(self._threads.values()))
+        return min(len(self._threads), sum(below < slots for below in sums) + 1) if slots else 0
+
+    @property
+    def job_slots(self) -> int:
+        return max(1, self.count(self.study.job_slots))
+
+    def demand(self, most: int) -> int:
+        return min(most, self.count(self.study.demand(sum(self._threads.values()))))
+
+    def spare(self, most: int) -> int:
+        return min(most, self.count(self.study.spare(sum(self._threads.values()))))
+
+    def see(self, inventory: Inventory) -> Sequence[str]:
+        """Note what is there; returns names that the study could use."""
+        own = {str(number): 1 for number in range(inventory.slots)}
+        self._threads = own if self._workers is None else dict(self._workers())
+        return sorted(self._threads)
 
     def of(self, slot: Slot) -> tuple[str, ...]:
         """Names of a placed job; none: they are chosen when it begins."""
         return ()
-
-    def count(self, slots: int) -> int:
-        """Number of names that so many slots take."""
-        return slots
 
     def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
         """The job with its slot and names; None: there is no room for it.
@@ -77,60 +86,16 @@ class Places:
             begin: names on which jobs may begin.
             running: jobs that run.
         """
-        free = sorted(set(begin).difference(*(one.names for one in running)))
         slots = each.job.demand.slots
-        return each._replace(names=free[:slots]) if slots <= len(free) else None
-
-    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        """The inventory as far as jobs may run there."""
-        return _first_slots(inventory, len(begin))
-
-
-class SlotPlaces(Places):
-    """Workers that all studies of the pool use. Which of its slots a job gets is chosen when it begins.
-
-    Args:
-        study: says how many slots it could use.
-        threads: by name of a worker that is there: its slots.
-    """
-
-    kind = WORKERS
-
-    def __init__(self, study: Claimant, threads: Callable[[], Mapping[str, int]]) -> None:
-        self.study = study
-        self._threads = threads
-        self._sizes: list[int] = []
-
-    def count(self, slots: int) -> int:
-        """Number of workers that hold so many slots, whichever they are; no more than there are."""
-        sums = itertools.accumulate(self._sizes)
-        return min(len(self._sizes), sum(below < slots for below in sums) + 1) if slots else 0
-
-    @property
-    def job_slots(self) -> int:
-        return max(1, self.count(self.study.job_slots))
-
-    def demand(self, most: int) -> int:
-        return min(most, self.count(self.study.demand(sum(self._sizes))))
-
-    def spare(self, most: int) -> int:
-        return min(most, self.count(self.study.spare(sum(self._sizes))))
-
-    def see(self, inventory: Inventory) -> int:
-        self._sizes = sorted(self._threads().values())
-        return len(self._sizes)
-
-    def usable(self) -> Sequence[str]:
-        return sorted(self._threads())
-
-    def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
+        if self._workers is None:
+            free_names = sorted(set(begin).difference(*(one.names for one in running)))[:slots]
+            return each._replace(names=free_names) if len(free_names) == slots else None
         taken = {(rank.name, rank.number) for one in running for rank in one.slot.ranks}
         load = Counter(worker for worker, _ in taken)
-        threads, slots = self._threads(), each.job.demand.slots
         free = [
             (worker, number)
             for worker in sorted(begin, key=lambda worker: (-load[worker], worker))
-            for number in range(threads.get(worker, 0))
+            for number in range(self._threads.get(worker, 0))
             if (worker, number) not in taken
         ][:slots]
         if len(free) < slots:
@@ -140,99 +105,70 @@ class SlotPlaces(Places):
         return each._replace(slot=ranks[0]._replace(others=tuple(ranks[1:])), names=names)
 
     def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        threads = self._threads()
-        leaving = [rank for one in running for rank in one.slot.ranks if rank.name not in begin]
-        return _first_slots(inventory, sum(threads.get(worker, 0) for worker in begin) + len(leaving))
+        if self._workers is None:
+            most = len(begin)
+        else:
+            leaving = [rank for one in running for rank in one.slot.ranks if rank.name not in begin]
+            most = sum(self._threads.get(worker, 0) for worker in begin) + len(leaving)
+        devices = []
+        for device in inventory.devices:
+            devices.append(msgspec.structs.replace(device, slots=min(device.slots, most)))
+            most -= devices[-1].slots
+        return Inventory(tuple(device for device in devices if device.slots))
 
 
-class DevicePlaces(Places):
-    """Devices that the study holds whole, and on which it packs its jobs as it likes; says how many it claims.
+class NamedPlaces:
+    """Devices that the study holds whole and packs as it likes, or workers that hold all partitions for its models.
 
     Args:
-        study: says how many jobs it could run.
-        devices_for: by number of jobs: the devices that these would fill, at most.
-        jobs_each: largest number of jobs on a device.
+        demand: from the largest number that counts to the number that it could use now.
+        name: the name by which all studies of the pool know a device.
+        is_usable: says whether jobs of the study can run on a device at all.
     """
 
-    kind = DEVICES
     job_slots = 1
 
-    def __init__(self, study: Claimant, devices_for: Callable[[int], int], jobs_each: int) -> None:
-        self.study = study
-        self._devices_for = devices_for
-        self._jobs_each = jobs_each
+    def __init__(
+        self,
+        demand: Callable[[int], int],
+        *,
+        name: Callable[[Device], str] = lambda device: device.name,
+        is_usable: Callable[[Device], bool] = lambda device: True,
+    ) -> None:
+        self.demand = demand
+        self._name = name
+        self._is_usable = is_usable
         self._names: dict[str, str] = {}
         """By name of a device here: what all studies of the pool know it by."""
-        self._there: list[str] = []
-
-    def demand(self, most: int) -> int:
-        """Devices that it could use now, counted up to ``most``: an upper bound.
-
-        Those on which jobs run, and those that all jobs would fill which it granted or could grant. Where fewer are
-        used, for example because waiting jobs find room beside those that run, the pool notices that, and it claims
-        less for a while.
-        """
-        jobs = self.study.demand(min(MOST_JOBS, most * self._jobs_each))
-        return min(most, self._devices_for(jobs)) if jobs else 0
 
     def spare(self, most: int) -> int:
         return 0
 
-    def see(self, inventory: Inventory) -> int:
-        self._names |= {device.name: pool_name(device) for device in inventory.devices}
-        self._there = [self._names[device.name] for device in inventory.devices]
-        return len(self._there)
+    def count(self, slots: int) -> int:
+        return 0
 
-    def usable(self) -> Sequence[str]:
-        return self._there
+    def see(self, inventory: Inventory) -> Sequence[str]:
+        self._names |= {device.name: self._name(device) for device in inventory.devices}
+        return [self._names[device.name] for device in inventory.devices if self._is_usable(device)]
 
     def of(self, slot: Slot) -> tuple[str, ...]:
         return tuple({self._names.get(rank.name, rank.name): None for rank in slot.ranks})
 
-    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        return _without_slots(inventory, lambda device: self._names[device.name] in begin)
-
-
-class WorkerPlaces(Places):
-    """Workers on which models of the study train in turn: each with all of its slots, one unit at a time.
-
-    Args:
-        study: says how many models could train.
-        concurrent: most models at once; None: as many as there are workers.
-    """
-
-    kind = HOPPED_WORKERS
-    job_slots = 1
-
-    def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
-        self.study = study
-        self._concurrent = concurrent
-        self.useful: Callable[[Mapping[str, Iterable[str]]], list[str]] = lambda holdings: []
-        """Says which workers have work for the study now."""
-        self._holdings: dict[str, frozenset[str]] = {}
-        """By worker that is there: names of the partitions that lie there; not those without any."""
-
-    def demand(self, most: int) -> int:
-        models = self.study.demand(len(self._holdings))
-        return min(most, models, len(self._holdings) if self._concurrent is None else self._concurrent)
-
-    def spare(self, most: int) -> int:
-        return 0
-
-    def see(self, inventory: Inventory) -> int:
-        self._holdings = {
-            device.name: device.partitions.names for device in inventory.devices if device.partitions.names
-        }
-        return inventory.workers
-
-    def usable(self) -> Sequence[str]:
-        return self.useful(self._holdings) or list(self._holdings)
-
-    def of(self, slot: Slot) -> tuple[str, ...]:
-        return tuple(rank.name for rank in slot.ranks)
+    def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
+        return None
 
     def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        return _without_slots(inventory, lambda device: device.name in begin)
+        # where no worker is usable, models are granted all the same: the hopper then says which partitions it misses
+        is_any = any(map(self._is_usable, inventory.devices))
+        devices = []
+        for device in inventory.devices:
+            if not self._is_usable(device):
+                unused = msgspec.structs.replace(device.partitions, names=frozenset())
+                device = msgspec.structs.replace(device, slots=0 if is_any else device.slots, partitions=unused)
+            elif self._names[device.name] not in begin:
+                device = msgspec.structs.replace(device, slots=0)
+            devices.append(device)
+        return Inventory(tuple(devices))
 
 
 class PooledExecutor:
@@ -247,27 +183,21 @@ class PooledExecutor:
         places: what the names of the pool are here.
     """
 
-    def __init__(self, inner: Executor, seat: PoolSeat, places: Places) -> None:
+    def __init__(self, inner: Executor, seat: PoolSeat, places: SlotPlaces | NamedPlaces) -> None:
         self.poll_seconds = min(inner.poll_seconds, EXCHANGE_SECONDS)
         self.seat = seat
         self.places = places
         self._inner = inner
         self._lock = threading.RLock()
+        """Held while the pool is looked at: no job begins meanwhile on what may be given back."""
         self._numbers = itertools.count()
         self._running: dict[int, Submitted] = {}
         """By number of its submission: what the executor runs. The oldest first."""
         self._waiting: dict[int, Submitted] = {}
         """By number of its submission: what waits until something is held for it."""
-        self._preempted: dict[int, str] = {}
-        """By number of a submission that is ended for another study: why."""
-        self._spared: set[int] = set()
-        """Trials of which an attempt was ended for another study, until one completes: else two studies that may
-        preempt, with jobs longer than they wait, would end each other's for ever."""
-        self._seen = 0
+        self._usable: Sequence[str] = ()
         self._most = 0
         """Largest number of names that were used or waited for at once since the last look."""
-        self._kept: frozenset[str] | None = None
-        """While the pool is looked at: names on which jobs run. On others none begins, for they may be given back."""
         self._inbox: Inbox | None = None
 
     def _count(self) -> int:
@@ -280,7 +210,7 @@ class PooledExecutor:
     def inventory(self) -> Inventory:
         """The inner executor's devices, as far as jobs of the study may run there."""
         inventory = self._inner.inventory()
-        self._seen = self.places.see(inventory)
+        self._usable = self.places.see(inventory)
         self._exchange()
         now = self.now()
         with self._lock:
@@ -288,7 +218,6 @@ class PooledExecutor:
         return self.places.offered(inventory, self.seat.open(now), running)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job, or keep it until something is held for it."""
         with self._lock:
             self._waiting[next(self._numbers)] = Submitted(job, slot, on_report, self.places.of(slot))
             self._most = max(self._most, self._count())
@@ -315,8 +244,7 @@ class PooledExecutor:
     def wait(self, inbox: Inbox, until: float) -> bool:
         """Give what an ended job left to the next that waits, or to another study, at once: else it idles a second."""
         self._inbox = inbox
-        if self.places.kind is not HOPPED_WORKERS and self.seat.is_due(self.now(), self._seen):
-            self._exchange()
+        self._exchange()
         self._start_waiting()
         return self._inner.wait(inbox, until)
 
@@ -324,23 +252,15 @@ class PooledExecutor:
 
     def _exchange(self) -> None:
         seat, now = self.seat, self.now()
-        if not seat.is_due(now, self._seen):
+        if not seat.is_due(now, len(self._usable)):
             return
-        usable = self.places.usable()  # outside of the lock: the caller's is taken first
         with self._lock:
-            busy = _names_of([*self._running.values(), *(self._waiting.values() if seat.kind.several_jobs else ())])
-            # what models that hop could use is known: an idle worker is no sign that the study claims too much
-            hops = seat.kind is HOPPED_WORKERS
-            most = max(len(busy), len(seat.grant.held)) if hops else max(self._most, self._count())
-            self._kept = frozenset(busy)
-        try:
-            has_row = seat.exchange(now, Use(self._seen, len(busy), most, usable, busy))
-        finally:
-            with self._lock:
-                self._kept = None
-        if has_row:
-            with self._lock:
+            busy = _names_of([*self._running.values(), *self._waiting.values()])
+            usable = () if seat.terms.unit == "slot" else self._usable
+            has_row = seat.exchange(now, Use(len(self._usable), max(self._most, self._count()), usable, busy))
+            if has_row:
                 self._most = self._count()
+        if has_row:
             self._start_waiting()
             if allowed := len(seat.open(now)):
                 # who waits for more slots than the study may use from now on would wait for ever, and those behind it;
@@ -350,7 +270,6 @@ class PooledExecutor:
                     lambda each: not each.names and self.places.count(each.job.demand.slots) > most,
                     "Other studies of the pool took its slots before it began; its size is decided again.",
                 )
-            self._preempt()
 
     def _start_waiting(self) -> None:
         # Start what has a place; report what has lost the one that the placer chose for it.
@@ -358,23 +277,17 @@ class PooledExecutor:
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
         ready: list[int] = []
-        gone: list[Submitted] = []
         with self._lock:
-            held, begin = set(self.seat.grant.held), self.seat.open(now) if self._kept is None else set()
-            is_first = True
-            for number, each in list(self._waiting.items()):
-                begins: Submitted | None = None
-                if each.names and not held.issuperset(each.names):
-                    gone.append(each)
-                elif each.names:
-                    begins = each if self._kept is None or self._kept.issuperset(each.names) else None
-                elif is_first:  # those behind one without room wait, too
-                    begins = self.places.chosen(each, begin, self._running.values())
-                    is_first = begins is not None
-                if begins is not None:
-                    self._running[number] = begins
-                    del self._waiting[number]
-                    ready.append(number)
+            held, begin = set(self.seat.held), self.seat.open(now)
+            gone = {number for number, each in self._waiting.items() if not held.issuperset(each.names)}
+            for number, each in [item for item in self._waiting.items() if item[0] not in gone]:
+                begins = each if each.names else self.places.chosen(each, begin, self._running.values())
+                if begins is None:
+                    break  # those behind one without room wait, too
+                self._running[number] = begins
+                del self._waiting[number]
+                ready.append(number)
+            lost = [self._waiting[number] for number in gone]
         try:
             while ready:
                 self._start(ready.pop(0))
@@ -384,9 +297,9 @@ class PooledExecutor:
                     self._running.pop(number, None)
             raise
         self._drop(
-            lambda each: any(each is one for one in gone),  # units of one model have the same attempt
-            f"Its {self.places.kind.word} went to another study of pool {self.seat.terms.pool} before it began; it "
-            "gets another one.",
+            lambda each: any(each is one for one in lost),  # units of one model have the same attempt
+            f"Its {self.seat.terms.unit} went to another study of pool {self.seat.terms.pool} before it began; it gets "
+            "another one.",
         )
 
     def _start(self, number: int) -> None:
@@ -395,15 +308,10 @@ class PooledExecutor:
         def reported(job: Job, report: Report) -> None:
             with self._lock:
                 self._running.pop(number, None)
-                why = self._preempted.pop(number, None)
-                if report.outcome is Outcome.COMPLETED:
-                    self._spared.discard(job.trial)
-                if self.seat.goes_back(each.names):  # others wait for what it leaves
+                if self.seat.closing:  # others wait for what it leaves
                     self.seat.look_soon()
                     if self._inbox is not None:
                         self._inbox.wake()  # the end of a unit is no report to the loop
-            if why is not None and report.outcome is Outcome.PREEMPTED:
-                report = msgspec.structs.replace(report, message=why)
             each.on_report(job, report)
 
         try:
@@ -412,37 +320,6 @@ class PooledExecutor:
             with self._lock:
                 self._running.pop(number, None)
             raise
-
-    def _preempt(self) -> None:
-        """End what runs on the name of the youngest attempt that is to be given back, where another study has waited
-        too long; one name at a time."""
-        seat, position = self.seat, self.seat.position
-        with self._lock:
-            if self._preempted or not self._running or position is None:
-                return
-            others = [row.member for row in seat.others if row.member is not None]
-            study = longest_asking(seat.mine, others, len(seat.grant.held), position)
-            ended = [] if study is None else self._youngest_closing()
-            if not ended:
-                return
-            why = (
-                f"Ended for study {study!r}, which waited for a {seat.kind.word or 'slot'} of pool {seat.terms.pool}; "
-                "this study had more than its share. It goes on from its checkpoint."
-            )
-            self._preempted |= dict.fromkeys(ended, why)
-            self._spared |= {self._running[number].job.trial for number in ended}
-            keys = [self._running[number].job.key for number in ended]
-        self._inner.cancel(keys)
-
-    def _youngest_closing(self) -> list[int]:
-        # Numbers of the jobs on the name with the youngest one of those that are to be given back; none was ended.
-        for name in reversed(_names_of(self._running.values())):
-            found = [number for number, each in self._running.items() if name in each.names]
-            if name in self.seat.grant.closing and self._spared.isdisjoint(
-                self._running[number].job.trial for number in found
-            ):
-                return found
-        return []
 
 
 def join_pool(
@@ -453,28 +330,41 @@ def join_pool(
     pools: Pools,
     terms: Terms,
     threads: Callable[[], Mapping[str, int]],
+    usable: Callable[[Device], bool] | None = None,
 ) -> PooledExecutor:
     """The executor, on what the study holds in its pool from now on.
 
     Args:
         placer: places the study's jobs.
         threads: by name of a worker that is there: its slots.
+        usable: says on which workers models that hop can train; None: they do not hop.
     """
+    places: SlotPlaces | NamedPlaces
     if isinstance(placer, SharedDevices):
-        devices = DevicePlaces(study, placer.devices_for, study.spec.jobs_on_device)
-        return PooledExecutor(executor, PoolSeat(pools, terms, devices, devices.kind), devices)
-    if terms.shared_cluster:
-        workers = SlotPlaces(study, threads)
-        return PooledExecutor(executor, PoolSeat(pools, terms, workers, workers.kind), workers)
-    return PooledExecutor(executor, PoolSeat(pools, terms, study), Places())
+        demand = functools.partial(_devices_demanded, study, placer.devices_for, study.spec.jobs_on_device)
+        places = NamedPlaces(demand, name=pool_name)
+    elif usable is not None:
+        places = NamedPlaces(functools.partial(_models_demanded, study), is_usable=usable)
+    else:
+        places = SlotPlaces(study, threads if terms.unit == "worker" else None)
+    return PooledExecutor(executor, PoolSeat(pools, terms, places), places)
 
 
-def join_workers(
-    executor: Executor, study: Study, *, pools: Pools, terms: Terms
-) -> tuple[PooledExecutor, WorkerPlaces]:
-    """The executor of units, on the workers that the study holds in its pool from now on; and these workers."""
-    places = WorkerPlaces(study, study.spec.partitioned.concurrent)
-    return PooledExecutor(executor, PoolSeat(pools, terms, places, places.kind), places), places
+def _devices_demanded(study: Claimant, devices_for: Callable[[int], int], jobs_each: int, most: int) -> int:
+    # An upper bound: those on which jobs run, and those that all jobs would fill which it granted or could grant. Where
+    # waiting jobs find room beside those that run, the seat notices that, and it claims less for a while.
+    jobs = study.demand(min(MOST_JOBS, most * jobs_each))
+    return min(most, devices_for(jobs)) if jobs else 0
+
+
+def _models_demanded(study: Study, most: int) -> int:
+    return min(most, study.demand(most), study.spec.partitioned.concurrent or most)
+
+
+def holds_all(spec: StudySpec) -> Callable[[Device], bool]:
+    """Workers of a pool on which any model of the study can train next: all partitions lie there."""
+    names = {file.name for file in spec.partitioned.all_files}
+    return lambda device: names <= device.partitions.names
 
 
 def pool_name(device: Device) -> str:
@@ -486,21 +376,4 @@ def pool_name(device: Device) -> str:
 
 
 def _names_of(submitted: Iterable[Submitted]) -> list[str]:
-    names = [name for each in submitted for name in each.names]
-    return list(dict.fromkeys(reversed(names)))[::-1]
-
-
-def _first_slots(inventory: Inventory, most: int) -> Inventory:
-    if most >= inventory.slots:
-        return inventory
-    devices = []
-    for device in inventory.devices:
-        devices.append(msgspec.structs.replace(device, slots=min(device.slots, most)))
-        most -= devices[-1].slots
-    return Inventory(tuple(device for device in devices if device.slots))
-
-
-def _without_slots(inventory: Inventory, may_begin: Callable[[Device], bool]) -> Inventory:
-    return Inventory(
-        tuple(device if may_begin(device) else msgspec.structs.replace(device, slots=0) for device in inventory.devices)
-    )
+    return list(dict.fromkeys(name for each in submitted for name in each.names))

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from hpo_core.journal.protocol import Owner
-from hpo_core.model.devices.pool_member import (
-    MOST_DEVICES,
-    MOST_NAME,
-    NOTHING,
-    POOL_ENDS,
-    Grant,
-    Member,
-    Wish,
-)
 from hpo_core.model.errors import JournalError
 from hpo_core.model.short_text import shown
-from hpo_core.pool.arbiter import Pool, Position, capacity_of
-from hpo_core.pool.division import JUST_BEGUN
-from hpo_core.pool.store import PoolRow, Pools, RowChange
+from hpo_core.pool.division import MOST_NAME, MOST_NAMES, MOST_SLOTS, Member, Wish, capacity_of, numbers_of, shares_of
+from hpo_core.pool.store import PoolRow, Pools
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 
@@ -35,43 +25,16 @@ BEAT_SECONDS = 5.0
 """Seconds between two signs of life."""
 LEASE_SECONDS = 20.0
 """Seconds after which a study without a sign of life holds nothing any more. Each reader counts by its own clock."""
-ROUND_SECONDS = 20.0
-"""Length of a round in which studies take turns with the slots that rounding leaves."""
 UNUSED_SECONDS = 3.0
 """Seconds for which a study may leave a slot unused before it claims no more than it uses."""
 PROBE_SECONDS = 30.0
 """Seconds after which it claims more again, for what it could use may have changed."""
-PATIENCE_SECONDS = 5.0
-"""Seconds that a study waits for a worker of a study within its share before that one gives it up."""
-SETTLE_SECONDS = 3.0
-"""Age of what a controller knows of a device's memory, at most: a look, a heartbeat and an answer, a second each."""
+WHOLE_DEVICES = ", whole devices"
+"""End of the name of a pool whose studies hold whole devices."""
 
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
 log = logging.getLogger("hpo.pool")
-
-
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of names that a pool has, and the way in which a study uses them."""
-
-    word: str = ""
-    """The names in words; studies whose names have another one are not in the pool. Empty: slots that are counted."""
-    patience: float = 0.0
-    """Seconds for which others wait before the study gives up a name within its share; 0: any other one will do."""
-    several_jobs: bool = False
-    """True if several jobs run on a name at once."""
-    settle: float = 0.0
-    """Seconds between the moment when it gets a name that another study may have had and its first job there."""
-
-
-COUNTED = Kind()
-"""Slots of workers that each study has for itself."""
-WORKERS = Kind(word="worker")
-"""Workers that all studies use, with all of their slots."""
-HOPPED_WORKERS = Kind(word="worker", patience=PATIENCE_SECONDS)
-"""The same for a study whose models hop: its partitions lie on some of them."""
-DEVICES = Kind(word="device", patience=ROUND_SECONDS, several_jobs=True, settle=SETTLE_SECONDS)
-"""Devices on which a study packs its jobs; what is known of a device's free memory is from before it changed hands."""
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,10 +46,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The controller, told apart from every other one."""
     weight: float = 1.0
     priority: int = 0
-    shared_cluster: bool = True
-    """True if the members use one cluster; else each has workers of its own."""
-    preempt_after: float | None = None
-    """Seconds of waiting after which it asks for a slot of another study; None: never."""
+    unit: str = "slot"
+    """See :class:`~hpo_core.pool.division.Member`."""
 
 
 def pool_of(spec: StudySpec, host: str) -> str:
@@ -106,7 +67,7 @@ def pool_of(spec: StudySpec, host: str) -> str:
         name = f"{share.pool} on {host}"
     else:
         name = share.pool
-    return name + POOL_ENDS[spec.slot_word]
+    return name + WHOLE_DEVICES * spec.packs
 
 
 def _address(place: str, host: str) -> str:
@@ -118,16 +79,14 @@ def _address(place: str, host: str) -> str:
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
-    """A study's part in its pool, as its settings say."""
-    share = spec.sharing
+    share, at_address = spec.sharing, isinstance(spec.cluster, AddressClusterSpec)
     return Terms(
         pool=pool_of(spec, owner.host),
         study=spec.study,
         owner=f"{owner.label()}:{owner.born:.2f}",
         weight=share.weight,
         priority=share.priority,
-        shared_cluster=isinstance(spec.cluster, AddressClusterSpec),
-        preempt_after=share.preempt,
+        unit={"slot": "worker" if at_address else "slot", "device": "device"}[spec.slot_word],
     )
 
 
@@ -135,16 +94,16 @@ class Claimant(Protocol):
     """A study, as far as its pool asks."""
 
     def demand(self, most: int) -> int:
-        """Slots that it could use now, counted up to ``most``."""
+        """Units that it could use now, counted up to ``most``."""
         ...
 
     def spare(self, most: int) -> int:
-        """Slots beyond its demand that it could use once a job ends, counted up to ``most``."""
+        """Units beyond its demand that it could use once a job ends, counted up to ``most``."""
         ...
 
     @property
     def job_slots(self) -> int:
-        """Slots of its next job."""
+        """Units of its next job."""
         ...
 
 
@@ -153,93 +112,63 @@ class Use(NamedTuple):
 
     seen: int
     """Names that its cluster has."""
-    used: int
-    """Number of them on which its jobs run."""
     most: int
     """Largest number that submitted jobs used or waited for at once since the last look."""
     usable: Sequence[str] = ()
-    """Names that it could use now, preferred ones first; none where slots are counted."""
+    """Names that it could use now; none where slots are counted."""
     busy: Sequence[str] = ()
-    """Names on which jobs run, the one with the youngest job last."""
-
-
-class Turn(NamedTuple):
-    """Where a study stands, and since when it holds less than its ideal share, or is rounded up."""
-
-    position: Position
-    short_since: float | None = None
-    over_since: float | None = None
+    """Names on which jobs run."""
 
 
 class PoolSeat:
     """Looks at the pool about once a second, and writes where something changes. Used by one thread.
 
-    Whoever looks computes what all studies of the pool hold from then on.
+    It gives back what is idle beyond its number, and takes what is free up to that; nobody takes what another one
+    holds. Where it holds more than its number, no job begins on what it is to give back.
 
     Args:
         pools: rows of the journal's database.
         terms: the study's part in its pool.
         study: says what it could use now.
-        kind: what it holds.
     """
 
-    def __init__(self, pools: Pools, terms: Terms, study: Claimant, kind: Kind = COUNTED) -> None:
+    def __init__(self, pools: Pools, terms: Terms, study: Claimant) -> None:
         self.terms = terms
-        self.kind = kind
         self.mine = Member(
-            study=terms.study,
-            owner=terms.owner,
-            weight=terms.weight,
-            priority=terms.priority,
-            kind=kind.word,
-            patience=kind.patience,
+            study=terms.study, owner=terms.owner, weight=terms.weight, priority=terms.priority, unit=terms.unit
         )
         """As the study said last."""
-        self.grant = NOTHING
-        """As of the last look."""
+        self.closing: frozenset[str] = frozenset()
+        """Names on which no job begins any more; they are given back once the jobs there have ended."""
+        self.share = 0
+        """Number of names that the study is due, whichever it holds now."""
         self.others: list[PoolRow] = []
         """Rows of the other studies of the pool that give signs of life."""
         self._pools = pools
         self._study = study
         self._signs: dict[str, tuple[str, int, float]] = {}
-        """By member: owner, beat, and when that was new."""
+        """By study: owner and beat, and when they were new."""
         self._is_lost = False
-        """True if another owner has the study's row, and gives signs of life, or did so a moment ago."""
+        """True if another controller of the study has its row, and gives signs of life."""
         self._is_told = False
         self._seen = 0
         self._next_look = self._next_beat = self._last_look = -math.inf
-        self._turn: Turn | None = None
-        """As of the last look."""
-        self._unused_since: float | None = None
-        self._limit: int | None = None
-        """Largest number of names that it claims, where it left others unused; None: all that it could use."""
+        self._unused_since = math.inf
+        self._limit = MOST_SLOTS
+        """Largest number of names that it claims, where it left others unused."""
         self._probe_at = math.inf
-        self._opens_at: dict[str, float] = {}
-        """By name that it got while others were there: when the first job may begin there."""
 
     @property
-    def position(self) -> Position | None:
-        """Where the study stands, as of the last look."""
-        return None if self._turn is None else self._turn.position
+    def held(self) -> tuple[str, ...]:
+        return self.mine.held
 
     @property
     def row(self) -> PoolRow:
-        """The study's own row, as of the last look."""
-        return PoolRow(self.terms.pool, self.terms.study, self.mine, self.grant)
+        return PoolRow(self.terms.pool, self.terms.study, self.mine)
 
     def open(self, now: float) -> set[str]:
         """Names on which jobs may begin; none where what the study held at its last look may be another's by now."""
-        if not self.is_fresh(now):
-            return set()
-        return {name for name in self.grant.held if self._opens_at.get(name, now) <= now}.difference(self.grant.closing)
-
-    def due(self) -> int:
-        """Number of names that its share gives it, whichever it holds now."""
-        return 0 if self.position is None else self.position.share
-
-    def goes_back(self, names: Collection[str]) -> bool:
-        """True if another study may get what a job leaves on these names: then it looks at once."""
-        return bool(self.grant.closing) or (bool(self.kind.word) and not set(names).issubset(self.mine.usable))
+        return set(self.held) - self.closing if self.is_fresh(now) else set()
 
     def is_fresh(self, now: float) -> bool:
         return not self._is_lost and now <= self._last_look + LEASE_SECONDS
@@ -261,32 +190,27 @@ class PoolSeat:
         if not self.is_due(now, use.seen):
             return False
         self._seen = use.seen
-        seen: list[tuple[Turn, Member, Grant, bool]] = []
+        found = self.mine, self.closing
 
-        def decide(rows: Sequence[PoolRow]) -> RowChange | None:
-            seen.clear()
-            own = self._noted(rows, now)
+        def decide(rows: Sequence[PoolRow]) -> list[PoolRow]:
+            nonlocal found
+            own, gone = self._noted(rows, now)
             if self._is_lost:
-                return None
-            mine = self._said(own, use, now)
-            members = [mine, *(row.member for row in self.others if row.member is not None)]
-            grants = {row.study: row.grant for row in [own, *self.others]}
-            after = Pool(members, grants).arbitrate(set(own.grant.held).difference(use.busy))
-            position, grant = Pool(members, after).position(mine.study), after[mine.study]
-            turn = self._stands(position, grant, mine.job_slots, now)
-            mine = self._in_turn(mine, grant, turn, now)
-            gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
-            is_told = bool(gone) or after != grants or now >= self._next_beat or _matters(mine) != _matters(self.mine)
-            seen.append((turn, mine, grant, is_told))
-            return RowChange(mine, after, gone) if is_told else None
+                found = msgspec.structs.replace(self.mine, held=()), frozenset()
+                return []
+            held = own.member.held if own.member is not None and own.member.owner == self.terms.owner else ()
+            found = mine, _ = self._said(held, own.wish or Wish(), use, now)
+            if own.member is not None and mine == msgspec.structs.replace(own.member, beat=mine.beat) and not gone:
+                return [msgspec.structs.replace(own, member=mine)] if now >= self._next_beat else []
+            cleared = [msgspec.structs.replace(row, member=None) for row in gone]
+            return [msgspec.structs.replace(own, member=mine), *cleared]
 
         try:
             self._pools.change(self.terms.pool, self.terms.study, decide)
-            for turn, mine, grant, is_told in seen:
-                self._turn = turn
-                self._take(grant, now)
-                if is_told:
-                    self._next_beat, self.mine = now + BEAT_SECONDS, mine
+            if found[0].beat != self.mine.beat:
+                self._next_beat = now + BEAT_SECONDS
+            self.mine, self.closing = found
+            self.share = shares_of(self._members(self.mine))[self.terms.study]
             self._last_look = now
             self._is_told = False
         except JournalError as error:
@@ -306,123 +230,80 @@ class PoolSeat:
         except JournalError as error:
             log.warning("study %r leaves pool %s late: %s", self.terms.study, self.terms.pool, error)
 
-    # What it says.
+    def _members(self, mine: Member) -> list[Member]:
+        return [mine, *(row.member for row in self.others if row.member is not None)]
 
-    def _said(self, own: PoolRow, use: Use, now: float) -> Member:
-        wish = own.wish or Wish()
+    def _said(self, held: Sequence[str], wish: Wish, use: Use, now: float) -> tuple[Member, frozenset[str]]:
+        # What it says, and which of the names that it holds it is to give back.
         mine = msgspec.structs.replace(
             self.mine,
-            beat=self.mine.beat + 1,
+            beat=(self.mine.beat + (now >= self._next_beat)) % MOST_SLOTS,  # a row that states more is damaged
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
             seen=use.seen,
             job_slots=self._study.job_slots,
-            usable=tuple(name for name in use.usable if len(name) <= MOST_NAME)[:MOST_DEVICES],
+            usable=tuple(name for name in use.usable if len(name) <= MOST_NAME)[:MOST_NAMES],
+            held=tuple(held),
         )
-        members = [mine, *(row.member for row in self.others if row.member is not None)]
-        named = {name for member in members for name in member.usable}.union(own.grant.held)
-        most = min(capacity_of(members, named if self.kind.word else ()), use.seen)
+        capacity = capacity_of(self._members(mine))
+        most = min(capacity, use.seen)
         demand = self._claimed(most, now, use)
         mine = msgspec.structs.replace(mine, demand=demand, spare=min(max(0, most - demand), self._study.spare(most)))
-        return mine if self._turn is None else self._in_turn(mine, own.grant, self._turn, now)
-
-    def _in_turn(self, mine: Member, grant: Grant, turn: Turn, now: float) -> Member:
-        # Say how long it has waited, or been rounded up, by the rule of :class:`Claim`.
-        position, short_since, over_since = turn
-        rest = position.ideal % mine.job_slots
-        length = ROUND_SECONDS * float(rest) / mine.job_slots
-        waited, precedence = 0.0, 0
-        if short_since is not None:  # nobody loses a name to a study whose turn has not come
-            waited = now - short_since
-            precedence = int(waited) + (0 if waited >= ROUND_SECONDS - length else -JUST_BEGUN)
-        elif over_since is not None:
-            rounded_up = now - over_since
-            precedence = JUST_BEGUN if rounded_up < length else -int(rounded_up)
-        after = self.terms.preempt_after
-        return msgspec.structs.replace(
-            mine,
-            precedence=max(-JUST_BEGUN, min(precedence, JUST_BEGUN)),
-            waited=round(waited, 1),
-            asks=after is not None and waited >= after and len(grant.held) < position.share,
-        )
-
-    def _stands(self, position: Position, grant: Grant, job_slots: int, now: float) -> Turn:
-        # Since when it holds less than its ideal share, or is rounded up; what is lent gives nobody a turn.
-        counts, since = min(len(grant.held), position.share), self._turn or Turn(position)
-        short = counts < position.ideal
-        over = not short and counts > position.ideal - position.ideal % job_slots
-        return Turn(
-            position,
-            (now if since.short_since is None else since.short_since) if short else None,
-            (now if since.over_since is None else since.over_since) if over else None,
-        )
+        members = self._members(mine)
+        numbers = numbers_of(members)
+        number, usable = numbers[mine.study], mine.usable
+        if self.terms.unit == "slot":
+            usable = tuple(map(str, range(capacity)))
+        useful, busy = set(usable), set(use.busy)
+        wanted = {
+            name for other in members if len(other.held) < numbers[other.study] for name in other.usable or usable
+        }
+        keeps = sorted(held, key=lambda name: (name not in useful, name in wanted, name not in busy, name))
+        surplus = {name for place, name in enumerate(keeps) if place >= number or name not in useful}
+        kept = [name for name in keeps if name not in surplus or name in busy]
+        taken = {name for member in members for name in member.held}
+        free = [name for name in usable if name not in taken][: max(0, number - len(kept))]
+        return msgspec.structs.replace(mine, held=tuple(sorted([*kept, *free]))), frozenset(surplus & busy)
 
     def _claimed(self, most: int, now: float, use: Use) -> int:
         # Names that the study could use; where it leaves some unused, no more than it uses, for a while.
-        idle = min(len(self.open(now)), self.due()) - use.most  # what is lent may stay unused
-        if idle <= 0:
-            self._unused_since = None
-        elif self._unused_since is None or idle < self._study.job_slots:
-            self._unused_since = now
-        elif now >= self._unused_since + UNUSED_SECONDS:
-            self._limit, self._probe_at = max(use.most, self._study.job_slots), now + PROBE_SECONDS
         if now >= self._probe_at:
-            self._limit, self._unused_since, self._probe_at = None, None, math.inf
-        demand = max(use.used, min(most, self._study.demand(most)))
-        return demand if self._limit is None else min(demand, max(self._limit, use.most))
+            self._limit, self._unused_since, self._probe_at = MOST_SLOTS, math.inf, math.inf
+        unused = min(len(self.open(now)), self.share) - use.most  # what is lent may stay unused
+        self._unused_since = math.inf if unused < self._study.job_slots else min(self._unused_since, now)
+        if now >= self._unused_since + UNUSED_SECONDS:
+            self._limit, self._probe_at = max(use.most, self._study.job_slots), now + PROBE_SECONDS
+        demand = max(len(use.busy), min(most, self._study.demand(most)))
+        return min(demand, max(self._limit, use.most))
 
-    def _take(self, grant: Grant, now: float) -> None:
-        if self.others:
-            self._opens_at |= dict.fromkeys(set(grant.held).difference(self.grant.held), now + self.kind.settle)
-        self.grant = grant
+    def _noted(self, rows: Sequence[PoolRow], now: float) -> tuple[PoolRow, list[PoolRow]]:
+        # The study's own row, and those of others that give no sign of life; notes who is there, by this clock. Times
+        # are noted anew after a time in which nobody looked.
+        anew = now > self._last_look + LEASE_SECONDS / 2
+        known, self._signs, self.others = self._signs, {}, []
+        own, gone = PoolRow(self.terms.pool, self.terms.study, None), list[PoolRow]()
+        for row in rows:
+            sign = known.get(row.study)
+            member = row.member
+            if member is not None and (sign is None or anew or sign[:2] != (member.owner, member.beat)):
+                sign = member.owner, member.beat, now
+            if member is not None and sign is not None:
+                self._signs[row.study] = sign
+            is_gone = sign is not None and now > sign[2] + LEASE_SECONDS
+            if row.study == self.terms.study:
+                own = row
+                self._note_owner(member, is_gone)
+            elif member is not None:
+                (gone if is_gone else self.others).append(row)
+        return own, gone
 
-    # Who is there.
-
-    def _noted(self, rows: Sequence[PoolRow], now: float) -> PoolRow:
-        # The study's own row, without what another owner holds; notes who else is there.
-        nobody = PoolRow(self.terms.pool, self.terms.study, None)
-        own = next((row for row in rows if row.study == self.terms.study), nobody)
-        self._note_signs(rows, now)
-        self._note_owner(own.member, now)
-        self.others = [
-            row for row in rows
-            if row.member is not None and row.study != self.terms.study and row.member.kind == self.kind.word
-            and not self._is_gone(row.member, now)
-        ]  # fmt: skip
-        return own if own.owner == self.terms.owner else msgspec.structs.replace(own, grant=NOTHING)
-
-    def _note_owner(self, row: Member | None, now: float) -> None:
-        # Note whether another controller of the study has its row; without a sign of life that is taken back.
-        is_anothers = self._last_look > -math.inf and row is not None and row.owner != self.terms.owner
-        was_lost, self._is_lost = self._is_lost, is_anothers and not self._has_no_sign(self.terms.study, now)
-        if row is not None and self._is_lost and not was_lost:
+    def _note_owner(self, member: Member | None, is_gone: bool) -> None:
+        # Another controller of the study may have its row; without a sign of life that is taken back.
+        is_anothers = self._last_look > -math.inf and member is not None and member.owner != self.terms.owner
+        was_lost, self._is_lost = self._is_lost, is_anothers and not is_gone
+        if self._is_lost and not was_lost and member is not None:
             log.warning(
                 "study %r: its row in pool %s has another owner, %s. It begins no jobs while that one gives signs of "
                 "life, and for %g s after the last one.",
-                self.terms.study, self.terms.pool, shown(row.owner), LEASE_SECONDS,
+                self.terms.study, self.terms.pool, shown(member.owner), LEASE_SECONDS,
             )  # fmt: skip
-
-    def _note_signs(self, rows: Sequence[PoolRow], now: float) -> None:
-        # Note when each member last gave a sign of life, by this clock; anew after a time in which nobody looked.
-        anew = now > self._last_look + LEASE_SECONDS / 2
-        known, self._signs = self._signs, {}
-        for row in rows:
-            if row.member is not None:
-                sign = known.get(row.study)
-                if sign is None or anew or sign[:2] != (row.member.owner, row.member.beat):
-                    sign = (row.member.owner, row.member.beat, now)
-                self._signs[row.study] = sign
-
-    def _is_gone(self, member: Member, now: float) -> bool:
-        return member.study != self.terms.study and self._has_no_sign(member.study, now)
-
-    def _has_no_sign(self, study: str, now: float) -> bool:
-        sign = self._signs.get(study)
-        return sign is not None and now > sign[2] + LEASE_SECONDS
-
-
-def _matters(member: Member) -> Member:
-    # The part that others must know at once; the rest may wait for the next sign of life.
-    turn = member.precedence if member.precedence == JUST_BEGUN else (member.precedence > 0) - (member.precedence < 0)
-    usable = tuple(sorted(member.usable))  # which of them it prefers may wait
-    return msgspec.structs.replace(member, beat=0, waited=0.0, precedence=turn, usable=usable)

@@ -8,7 +8,7 @@ They lie in a table beside the journal's, made at first use. A damaged row is no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,8 +16,8 @@ import sqlalchemy as sa
 
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.journal.sql import SqlJournal
-from hpo_core.model.devices.pool_member import NOTHING, Grant, Member, Wish
 from hpo_core.model.errors import JournalError, JournalUnavailableError, StudyNotFoundError
+from hpo_core.pool.division import Member, Wish
 
 MOST_TRIES = 8
 """Readings of rows that others changed before they were written; then it is tried at the next look."""
@@ -32,56 +32,24 @@ class PoolRow(msgspec.Struct, frozen=True):
     study: str
     member: Member | None
     """As its controller says; None: it has left, or the row is damaged."""
-    grant: Grant = NOTHING
-    """Written by whichever controller looks."""
     wish: Wish | None = None
     """As a person said while it ran."""
 
-    @property
-    def owner(self) -> str:
-        return "" if self.member is None else self.member.owner
 
-
-class RowChange(msgspec.Struct, frozen=True):
-    """The change that a controller writes in one transaction."""
-
-    mine: Member
-    grants: Mapping[str, Grant] = {}
-    """By study, its own or another one: what it has from now on."""
-    gone: tuple[Member, ...] = ()
-    """Members without a sign of life: they leave, and have nothing any more."""
-
-
-Decide = Callable[[Sequence[PoolRow]], RowChange | None]
-"""Decides what is written from the rows as they are; None: nothing."""
-
-
-def _rows_after(rows: Sequence[PoolRow], pool: str, study: str, change: RowChange) -> list[PoolRow]:
-    gone = {member.study: member for member in change.gone}
-    found = {row.study: row for row in rows}
-    found.setdefault(study, PoolRow(pool, study, None))
-    found[study] = msgspec.structs.replace(found[study], member=change.mine)
-    for name, row in found.items():
-        if row.member is not None and gone.get(name) == row.member:
-            found[name] = msgspec.structs.replace(row, member=None, grant=NOTHING)
-        elif row.member is not None and name in change.grants:
-            found[name] = msgspec.structs.replace(row, grant=change.grants[name])
-    return list(found.values())
-
+Decide = Callable[[Sequence[PoolRow]], Iterable[PoolRow]]
+"""Decides which rows are written, from all rows of the pool as they are."""
 
 _metadata = sa.MetaData()
 _table = sa.Table(
-    "hpo_pools",
+    "hpo_members",
     _metadata,
     sa.Column("pool", sa.String(300), primary_key=True),
     sa.Column("study", sa.String(100), primary_key=True),
-    sa.Column("present", sa.SmallInteger, nullable=False),
     sa.Column("member", sa.Text, nullable=False),
-    sa.Column("granted", sa.Text, nullable=False),
     sa.Column("wish", sa.Text, nullable=False),
 )
 _all_rows = sa.select(_table).order_by(_table.c.pool, _table.c.study)
-_T = TypeVar("_T", Member, Grant, Wish)
+_T = TypeVar("_T", Member, Wish)
 
 
 class Pools:
@@ -98,7 +66,6 @@ class Pools:
         self._is_there = False
 
     def all(self) -> list[PoolRow]:
-        """The rows of all pools."""
         return [_row(raw) for raw in self._read(_all_rows)]
 
     def _read(self, query: sa.Select[Any]) -> Sequence[sa.Row[Any]]:
@@ -109,46 +76,15 @@ class Pools:
                 return connection.execute(query).all()
 
     def change(self, pool: str, study: str, decide: Decide) -> None:
-        """Write what ``decide`` says of the present rows; it is asked again where others changed them meanwhile.
+        """Write the rows that ``decide`` gives; it is asked again where others changed the pool meanwhile.
 
         Raises:
-            JournalUnavailableError: others changed them each time.
+            JournalUnavailableError: others changed it each time.
         """
-
-        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
-            change = decide(rows)
-            return [] if change is None else _rows_after(rows, pool, study, change)
-
-        self._rewrite(pool, study, after)
-
-    def leave(self, pool: str, study: str, owner: str) -> None:
-        """Give everything back, unless another controller has the study's row; what a person said of it stays."""
-
-        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
-            mine = [row for row in rows if row.study == study and row.member is not None and row.member.owner == owner]
-            return [msgspec.structs.replace(row, member=None, grant=NOTHING) for row in mine]
-
-        self._rewrite(pool, study, after)
-
-    def say(self, pool: str, study: str, wish: Wish) -> None:
-        """Keep what a person says of a study's share, beside what was said before."""
-
-        def after(rows: Sequence[PoolRow]) -> list[PoolRow]:
-            row = next((row for row in rows if row.study == study), PoolRow(pool, study, None))
-            said = row.wish or Wish()
-            merged = Wish(
-                weight=said.weight if wish.weight is None else wish.weight,
-                priority=said.priority if wish.priority is None else wish.priority,
-            )
-            return [msgspec.structs.replace(row, wish=merged)]
-
-        self._rewrite(pool, study, after)
-
-    def _rewrite(self, pool: str, study: str, after: Callable[[Sequence[PoolRow]], list[PoolRow]]) -> None:
         for _ in range(MOST_TRIES):
             found = self._read(_of_pool(pool, study))
             rows = {row.study: row for row in map(_row, found)}
-            writes = [(row, rows.get(row.study)) for row in after(list(rows.values()))]
+            writes = [(row, rows.get(row.study)) for row in decide(list(rows.values()))]
             writes = [(row, before) for row, before in writes if row != before]
             if not writes or self._written(writes, found, pool, study):
                 return
@@ -156,6 +92,29 @@ class Pools:
             f"Pool {pool} was changed by other studies {MOST_TRIES} times while study {study!r} looked at it. It looks "
             "again."
         )
+
+    def leave(self, pool: str, study: str, owner: str) -> None:
+        """Give everything back, unless another controller has the study's row; what a person said of it stays."""
+        self.change(
+            pool,
+            study,
+            lambda rows: [
+                msgspec.structs.replace(row, member=None)
+                for row in rows
+                if row.study == study and row.member is not None and row.member.owner == owner
+            ],
+        )
+
+    def say(self, pool: str, study: str, wish: Wish) -> None:
+        """Keep what a person says of a study's share, beside what was said before."""
+
+        def decide(rows: Sequence[PoolRow]) -> list[PoolRow]:
+            row = next((row for row in rows if row.study == study), PoolRow(pool, study, None))
+            said = msgspec.structs.asdict(row.wish or Wish()).items()
+            merged = {name: before if getattr(wish, name) is None else getattr(wish, name) for name, before in said}
+            return [msgspec.structs.replace(row, wish=Wish(**merged))]
+
+        self.change(pool, study, decide)
 
     def _written(
         self, writes: Sequence[tuple[PoolRow, PoolRow | None]], found: Sequence[sa.Row[Any]], pool: str, study: str
@@ -172,7 +131,8 @@ class Pools:
                 for row, before in writes:
                     here = (_table.c.pool == row.pool) & (_table.c.study == row.study)
                     write = _table.insert() if before is None else _table.update().where(here)
-                    connection.execute(write.values(_values(row)))
+                    texts = {"member": _text(row.member), "wish": _text(row.wish)}
+                    connection.execute(write.values({"pool": row.pool, "study": row.study} | texts))
         return True
 
     def _make_table(self) -> None:
@@ -192,39 +152,25 @@ class Pools:
 
 
 def _of_pool(pool: str, study: str) -> sa.Select[Any]:
-    here = (_table.c.pool == pool) & ((_table.c.present == 1) | (_table.c.study == study))
+    here = (_table.c.pool == pool) & ((_table.c.member != "") | (_table.c.study == study))
     return _all_rows.where(here)
 
 
 def _row(row: Any) -> PoolRow:
-    pool, study, present, member, grant, wish = row
-    found = _decoded(member, Member) if present == 1 else None
-    if found is None or found.study != study:
-        return PoolRow(str(pool), str(study), None, wish=_decoded(wish, Wish))
-    return PoolRow(str(pool), str(study), found, _decoded(grant, Grant) or NOTHING, _decoded(wish, Wish))
+    pool, study, member, wish = row
+    found = _decoded(member, Member)
+    is_its_own = found is not None and found.study == study
+    return PoolRow(str(pool), str(study), found if is_its_own else None, _decoded(wish, Wish))
 
 
-def _values(row: PoolRow) -> dict[str, int | str]:
-    return {
-        "pool": row.pool,
-        "study": row.study,
-        "present": int(row.member is not None),
-        "member": _text(row.member),
-        "granted": _text(row.grant),
-        "wish": _text(row.wish),
-    }
-
-
-def _text(value: Member | Grant | Wish | None) -> str:
+def _text(value: Member | Wish | None) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
 def _decoded(text: Any, kind: type[_T]) -> _T | None:
     # None where there is nothing, or the row is damaged: SQLite takes a value of any type in any column.
-    if not text:
-        return None
     try:
-        return msgspec.json.decode(text, type=kind)
+        return msgspec.json.decode(text, type=kind) if text else None
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
         return None
 

@@ -37,7 +37,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     entries: int
     findings: tuple[Finding, ...]
     sampler_checked: bool
-    """Whether parameters were drawn again too (true for samplers that are pure functions of the seed)."""
+    """True if parameters were drawn again too (true for samplers that are pure functions of the seed)."""
 
     @property
     def clean(self) -> bool:

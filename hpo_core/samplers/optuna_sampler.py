@@ -200,7 +200,7 @@ class OptunaSampler:
         self._last_failure: dict[int, Outcome] = {}
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
         self._queue = deque(context.start_with)
-        """What people want in the next trials."""
+        """Parameters that people want in the next trials."""
         self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
         """By resource: how much larger losses are here than in the earlier studies."""

@@ -49,7 +49,7 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     space: SearchSpace
     seed: int
     objectives: int
-    """How many metrics are optimized."""
+    """Number of metrics to optimize."""
     constraints: tuple[str, ...] = ()
     """Names of the values in ``JobCompleted.metrics`` that should be at most 0."""
     max_resource: int | None
@@ -57,7 +57,7 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     past: Sequence[EarlierResult] = ()
     """Results of earlier studies (warm start)."""
     start_with: Sequence[Params] = ()
-    """What people want in the first trials, whole or in part."""
+    """Parameters that people want in the first trials, whole or in part."""
 
 
 class RandomSampler:

@@ -20,10 +20,9 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.model.judged_results import Rankable
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.search.brackets import Assignment, BracketPlan
-from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, SearchMethod, loss_of
+from hpo_core.search.method import DONE, WAIT, Action, Promote, Rankable, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, Ladder, default_min_resource, highest_rung, rung_levels, too_few
 from hpo_core.search.search_settings import (
     CONFIGS,

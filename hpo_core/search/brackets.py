@@ -70,11 +70,11 @@ class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Rung levels of bracket 0; the first alone where the ladder is endless."""
     reduction_factor: Number
     endless: bool = False
-    """Whether there is no maximum resource."""
+    """True if there is no maximum resource."""
     shared: bool = False
-    """Whether several brackets compete in one system of rungs."""
+    """True if several brackets compete in one system of rungs."""
     rule: str = "budget"
-    """How configurations go to brackets, see :class:`Assignment`."""
+    """Rule by which configurations go to brackets, see :class:`Assignment`."""
 
 
 class Assignment:

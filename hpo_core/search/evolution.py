@@ -98,7 +98,7 @@ class Pairing(NamedTuple):
     parent: int | None
     """None: the member begins anew."""
     explored: bool
-    """Whether the child's parameters change."""
+    """True if the child's parameters change."""
 
 
 class Parents:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.judged_results import Infeasible
+from hpo_core.search.method import Infeasible
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -25,7 +25,7 @@ class ParetoRung:
     """Results at one resource level, ranked by several objectives.
 
     Ranking: the non-dominated results (front 0) before those that only front 0 dominates (front 1), and so on;
-    infeasible results after them, by :mod:`~hpo_core.model.judged_results`, each as a front of its own; trials without
+    infeasible results after them (:class:`~hpo_core.search.method.Infeasible`), each a front of its own; trials without
     finite losses last, by number. Within a front the losses are mapped to [0, 1] per objective,
     over that front, and the order is greedy: first the smallest loss in the first objective, then always the
     trial farthest (Euclidean) from those before it; the lower number between equals. Trials promoted already

@@ -53,11 +53,11 @@ class RecordedStudy(Filled, frozen=True):
     visits: list[dict[int, list[int]]] = msgspec.field(default_factory=list)
     """By trial and epoch (from 1): order in which the model visited the partitions."""
     unit_is_whole: bool = False
-    """Whether one unit is a whole training, as in the source."""
+    """True if one unit is a whole training, as in the source."""
     any_metric: bool = False
-    """Whether one of several metrics suffices, as in the source (PBT)."""
+    """True if one of several metrics suffices, as in the source (PBT)."""
     keep_last: bool = False
-    """Whether the last checkpoint of every trial is kept."""
+    """True if the last checkpoint of every trial is kept."""
 
 
 class RecordedSearch(SearchSettings):

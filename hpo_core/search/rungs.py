@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hpo_core.model.arithmetic import Number
-from hpo_core.model.judged_results import Rankable
+from hpo_core.search.method import Rankable
 
 if TYPE_CHECKING:
     from hpo_core.search.pareto_rungs import ParetoRung

@@ -36,7 +36,7 @@ class SearchContext(msgspec.Struct, frozen=True):
     space: SearchSpace = SearchSpace({})
     seed: int = 0
     objectives: int = 1
-    """How many metrics are optimized."""
+    """Number of metrics to optimize."""
     start_with: int = 0
     """Configurations that the study begins with."""
 
@@ -47,23 +47,23 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     max_resource: int | None = None
     """Units of a full training; None: no upper limit."""
     endless: bool = False
-    """Whether only a stop rule ends the search: no number of configurations was given."""
+    """True if only a stop rule ends the search: no number of configurations was given."""
     several_brackets: bool = False
-    """Whether there are several brackets with rungs of their own from the start."""
+    """True if there are several brackets with rungs of their own from the start."""
     entrances: Mapping[int, int] = {}
     """Where all brackets share their rungs: by bracket, the level at which its trials enter; else empty."""
     stopping: bool = False
-    """Whether trials go on at once or never, instead of waiting for promotion."""
+    """True if trials go on at once or never, instead of waiting for promotion."""
     barriers: bool = False
-    """Whether a rung must be complete before its best trials go on."""
+    """True if a rung must be complete before its best trials go on."""
     population: int | None = None
     """Members of a population, whose trials go on from each other's weights with changed parameters; None: none."""
     members: bool = False
-    """Whether each trial belongs to a member of a population, also in a record of one."""
+    """True if each trial belongs to a member of a population, also in a record of one."""
     independent: bool = False
-    """Whether no job waits for the result of another: the search itself decides nothing by results."""
+    """True if no job waits for the result of another: the search itself decides nothing by results."""
     own_configurations: bool = False
-    """Whether the method says itself which configurations are tried, so that no sampler is asked."""
+    """True if the method says itself which configurations are tried, so that no sampler is asked."""
 
     reduction_factor: float = 2.0
     """About one in so many results of a rung goes on."""
@@ -112,7 +112,7 @@ class SearchSettings(Part, ABC):
     title: ClassVar[str]
     """Name of the method in a form."""
     offered: ClassVar[bool] = True
-    """Whether people choose the method in a form."""
+    """True if people choose the method in a form."""
 
     method: str
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.samplers import registry as samplers
 from hpo_core.samplers.registry import notices as space_notices
 from hpo_core.samplers.sampler import ListedSampler, Sampler, SamplerContext, WarmStarted
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.spec.study_spec import StudySpec
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Torch reads the first."""
 
 
 def create_method(spec: StudySpec) -> SearchMethod:

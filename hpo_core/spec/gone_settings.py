@@ -19,9 +19,9 @@ class GoneSetting(NamedTuple):
     read: tuple[Any, ...]
     """Recorded values with which a study is read; empty: with any."""
     now: str
-    """How this version is, as the end of a sentence."""
+    """End of the sentence `this version ...`."""
     instead: str = ""
-    """What to do instead, for a study file that sets it; empty: the setting stays, without the other values."""
+    """Cure for a study file that sets it; empty: the setting stays, without the other values."""
     only: tuple[str, str] | None = None
     """Setting beside it, and the value of it that the setting belonged to; None: any."""
     until: str = _WITH_ALL
@@ -116,6 +116,10 @@ GONE = (
         "its studies' clusters", until=_SINCE_THEN,
     ),
     GoneSetting(
+        ("share", "preempt"), (), "ends no job for a share", "slots change hands as jobs end, so at rungs",
+        until=_SINCE_THEN,
+    ),
+    GoneSetting(
         ("cluster", "interface"), (), "takes Dask's", "set jobqueue.slurm.interface in Dask's configuration",
         until=_SINCE_THEN,
     ),
@@ -124,6 +128,10 @@ GONE = (
     ),
     GoneSetting(("journal",), (), "tries for 60 s", "a journal that cannot be reached is tried again for 60 s"),
     GoneSetting(("data", "scheduler"), ("remaining", "randomized"), "has no such policy"),
+    GoneSetting(
+        ("tracking", "wait_seconds"), (), "waits 600 s at most", "the end of a study waits 600 s at most for its copy",
+        until=_SINCE_THEN,
+    ),
     GoneSetting(
         ("tracking", "optuna"), (), "copies no study while it runs",
         "make a copy with hpo_core.load(NAME).study.to_optuna(URL)",

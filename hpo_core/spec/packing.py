@@ -53,7 +53,6 @@ class DemandSpec(Part):
     )
 
     def stated(self) -> dict[str, str | float]:
-        """The amounts that are said, by name."""
         return self.model_dump(exclude_none=True, exclude={"function"})
 
     @model_validator(mode="after")

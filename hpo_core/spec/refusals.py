@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import clash
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import SearchSpace
+from hpo_core.model.space.parameter import clash
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.spec.sections import AddressClusterSpec
@@ -25,11 +25,11 @@ class Refusal(NamedTuple):
     settings: str
     """Which settings, with their values where these matter."""
     found: Callable[[StudySpec], bool]
-    """Whether a study has them."""
+    """True if a study has them."""
     why: str
     """Why they cannot be together."""
     cure: str
-    """What to change."""
+    """Change that resolves it."""
 
 
 REFUSALS = (

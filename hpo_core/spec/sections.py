@@ -23,7 +23,6 @@ from pydantic import (
 )
 
 from hpo_core.model import limits
-from hpo_core.model.devices.pool_member import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.short_text import at_most
 from hpo_core.model.trial import Outcome
@@ -210,6 +209,10 @@ class PrefectSpec(Part):
         return self
 
 
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+
+
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 
@@ -234,13 +237,6 @@ class ShareSpec(Part):
         ge=LEAST_PRIORITY,
         le=MOST_PRIORITY,
         description="Studies of a higher priority get all slots that they can use first. `hpo share` changes it.",
-    )
-    preempt: float | None = Field(
-        default=None,
-        ge=1,
-        le=86_400,
-        description="Seconds that the study waits for its share before it gets a slot by ending the youngest attempt "
-        "of the study that has most above its share; that attempt goes on from its checkpoint later. null: only wait.",
     )
 
 
@@ -271,13 +267,6 @@ class TrackingSpec(Part):
         default=None,
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
-    )
-    wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long, at most, the end of a study waits until its copy is complete; in a terminal it does "
-        "not wait.",
     )
 
     @field_validator("mlflow", mode="before")
@@ -390,7 +379,6 @@ class ClusterSettings(Part):
 
     @property
     def place(self) -> str:
-        """Where it runs, in words."""
         return f"a cluster of kind {self.kind}"
 
     @property
@@ -453,7 +441,6 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def place(self) -> str:
-        """The scheduler's address."""
         return self.address
 
     @property
@@ -525,7 +512,6 @@ class LocalCudaClusterSpec(ClusterSettings):
 
     @property
     def place(self) -> str:
-        """Where it runs, in words."""
         return "the GPUs of a machine"
 
     @property

@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 
 from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
+from hpo_core.model.space.parameter import flat_space, flattened
 from hpo_core.model.space.value_tests import Condition
 from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_population, listed
 from hpo_core.samplers.registry import check_space as check_sampled_space
@@ -208,7 +208,6 @@ class StudySpec(Part):
 
     @property
     def packs(self) -> bool:
-        """True if several jobs share a device."""
         return self.packing is not None
 
     @property
@@ -218,7 +217,6 @@ class StudySpec(Part):
 
     @property
     def jobs_on_device(self) -> int:
-        """Maximum number of jobs on a device."""
         return 1 if self.packing is None else self.packing.most
 
     @property

@@ -13,10 +13,10 @@ from pydantic_core import ErrorDetails
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.model.reported_value import refused_name
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
+from hpo_core.model.trial import refused_name
 from hpo_core.search.registry import BY_NAME
 from hpo_core.security.masking import without_urls_credentials
 from hpo_core.spec.gone_settings import GONE_KINDS, words_of_gone

@@ -39,7 +39,7 @@ class MeasuredSpeeds:
         self.relative: Mapping[int, float] = MappingProxyType({})
         """Median seconds per unit by slots; one slot is 1. Empty where nothing on one slot was measured."""
         self.has_gangs = False
-        """Whether a gang was granted, measured or not."""
+        """True if a gang was granted, measured or not."""
 
     def knows(self, trial: int) -> bool:
         """True if the trial's seconds on one slot are known."""

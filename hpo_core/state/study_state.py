@@ -56,13 +56,13 @@ class StudyState:
         self.without_slot: set[int] = set()
         """Running trials whose checkpoint is being written: another job has their slot."""
         self.speeds: MeasuredSpeeds | None = None
-        """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
+        """Measured speeds of gangs; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
         self.placed: dict[int, JobPlaced] = {}
         """Running attempts that have a share of a device, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
         """Trials whose last attempt failed and whose job is wanted again, oldest first."""
         self.inventory: Inventory = EMPTY
-        """What jobs can run on."""
+        """Devices that jobs can run on."""
         self.capacity = 0
         """Slots of the inventory: jobs of one slot that can run at once."""
         self.queue: deque[Params] = deque()
@@ -73,7 +73,7 @@ class StudyState:
         self.controller = ""
         self.halted: StudyHalted | None = None
         self.exhausted = False
-        """Whether the sampler has no further configurations."""
+        """True if the sampler has no further configurations."""
         self.best_of_all = BestResults()
         """Over the results of all rungs (ASHA 3.3: intermediate losses count)."""
         self.best_of_highest_rung = BestResults(highest_rung=True)
@@ -96,7 +96,7 @@ class StudyState:
         self.losses = Losses()
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
-        """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
+        """True if trials are sessions of a population's members (PBT, or a rerun of it)."""
         self.reproduced: dict[int, Reproduced] = {}
         """By child: how it came to be (PBT)."""
 

@@ -33,7 +33,7 @@ class TrialRecord(msgspec.Struct, gc=False):
     granted: JobGranted | None = None
     """The latest grant."""
     running: bool = False
-    """Whether the latest grant awaits its report."""
+    """True if the latest grant awaits its report."""
     failures: tuple[AttemptFailed, ...] = ()
     """Failed attempts at the present target."""
     condemned: frozenset[int] = frozenset()
@@ -44,7 +44,7 @@ class TrialRecord(msgspec.Struct, gc=False):
     stopped: TrialStopped | None = None
     """Set where the search said that the trial does not go on."""
     queued: bool = False
-    """Whether a person gave its configuration, or a part of it (``start_with``, ``enqueue``)."""
+    """True if a person gave its configuration, or a part of it (``start_with``, ``enqueue``)."""
     base: int = 0
     """Units of training behind the parent when the trial was created."""
 

@@ -7,11 +7,10 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from hpo_core.model.errors import HpoError, ObjectiveError
-from hpo_core.model.nested_names import flattened
-from hpo_core.model.reported_value import real_number, refused_name
 from hpo_core.model.space import same_scalar
+from hpo_core.model.space.parameter import flattened
 from hpo_core.model.space.search_space import given_values
-from hpo_core.model.trial import Job, Metrics, Outcome, Params, Report
+from hpo_core.model.trial import Job, Metrics, Outcome, Params, Report, real_number, refused_name
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 

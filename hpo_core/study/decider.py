@@ -37,8 +37,8 @@ from hpo_core.model.events import (
     StudyRequested,
     TrialAbandoned,
 )
-from hpo_core.model.judged_results import total_violation
 from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.search.method import total_violation
 from hpo_core.state import TrialRecord, retries_left
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts

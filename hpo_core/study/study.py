@@ -98,7 +98,7 @@ class Study:
         self._clock = clock
         self._broken = ""
         self.has_time_rule = spec.stop.seconds is not None
-        """Whether a stop rule depends on time."""
+        """True if a stop rule depends on time."""
         self._grants = Grants(self.parts)
         self._decider = Decider(self.parts, self._grants)
 

@@ -23,9 +23,8 @@ import msgspec
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import hop_base
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
-from hpo_core.model.hops import Doubt
 from hpo_core.model.short_text import did_you_mean, some
-from hpo_core.model.trial import Checkpoint, LogLine, Metrics, Outcome, Point, Report
+from hpo_core.model.trial import Checkpoint, Doubt, LogLine, Metrics, Outcome, Point, Report
 from hpo_core.training.child.processes import is_out_of_memory, refused
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle

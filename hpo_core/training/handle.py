@@ -13,8 +13,8 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import hop_base, remove
 from hpo_core.checkpoints.tree_codec import memory_of
 from hpo_core.model.errors import ObjectiveError, StorageError
-from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.short_text import did_you_mean, shown
+from hpo_core.model.space.parameter import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress

@@ -22,7 +22,6 @@ import yaml
 from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.reported_value import real_number
 from hpo_core.model.short_text import did_you_mean
 from hpo_core.model.space import (
     CategoricalParameter,
@@ -32,6 +31,7 @@ from hpo_core.model.space import (
     ParameterType,
     same_scalar,
 )
+from hpo_core.model.trial import real_number
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.reported_value import real_number, refused_name
 from hpo_core.model.short_text import shown
-from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
+from hpo_core.model.trial import CURVE_POINTS, Metrics, Point, real_number, refused_name
 from hpo_core.training.request import JobRequest
 
 

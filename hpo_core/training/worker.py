@@ -16,8 +16,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Portion
-from hpo_core.model.hops import Doubt, Unit
-from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
 from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here

@@ -52,6 +52,6 @@ def _drop_all(url: str) -> None:
 
     engine = sa.create_engine(url)
     with engine.begin() as connection:
-        for table in ("hpo_pools", "hpo_measurements", "hpo_entries", "hpo_studies", "hpo_meta"):
+        for table in ("hpo_members", "hpo_measurements", "hpo_entries", "hpo_studies", "hpo_meta"):
             connection.execute(sa.text(f"DROP TABLE IF EXISTS {table}"))
     engine.dispose()

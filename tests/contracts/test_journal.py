@@ -14,12 +14,11 @@ import psutil
 import pytest
 
 from hpo_core import Study
-from hpo_core.journal.protocol import Journal, Owner, StudyInfo
+from hpo_core.journal.protocol import Journal, Owner, StudyInfo, started
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import LEASE_SECONDS, SqlJournal, current_owner, is_alive, open_journal
 from hpo_core.model.errors import FencedError, HpoError, JournalError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import Entry
-from hpo_core.model.process_start import started
 from hpo_core.replay.audit import audit
 from tests.conftest import World, fresh, make_spec
 from tests.contract_suites.fake_training import snapshot

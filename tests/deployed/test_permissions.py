@@ -273,8 +273,6 @@ def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
         ({"weight": 2.5}, True, MOST, "share.weight = 2.5 is more than 2, which is not allowed here"),
         ({"priority": 2}, True, MOST, "share.priority = 2 is more than 1"),
         ({"pool": "cpu", "weight": 3}, False, MOST, "share.weight = 3 is more than 2"),
-        ({"preempt": 3600}, True, MOST, "share.preempt = 3600 ends attempts of other studies"),
-        ({"preempt": 60}, True, "{preempt: 300}", "share.preempt = 60 is less than 300"),
         (None, True, MOST, "share is absent, so the study would take every slot"),
         ({"pool": "mine"}, True, MOST, "share.pool = 'mine' leaves nothing to the other studies"),
         ({"pool": "mine"}, True, "{pool: gpu}", "the pool is 'gpu'"),

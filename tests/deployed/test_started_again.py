@@ -14,9 +14,9 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 
 from hpo_core.home import Home
+from hpo_core.journal import protocol
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
-from hpo_core.model import process_start
 from hpo_core.model.errors import StudyBusyError, StudyExistsError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 def other() -> Iterator[Owner]:
     """A controller that lives."""
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
-        yield Owner(current_owner().host, process.pid, process_start.started(process.pid))
+        yield Owner(current_owner().host, process.pid, protocol.started(process.pid))
 
 
 def run_named(name: str) -> FlowRun:

@@ -15,9 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
-from hpo_core.journal.protocol import Owner
+from hpo_core.journal.protocol import Owner, started
 from hpo_core.journal.sql import current_owner
-from hpo_core.model import process_start
 from hpo_core.model.errors import StudyBusyError, StudyExistsError
 from hpo_core.spec import load_spec
 from hpo_core.spec.sections import TrackingSpec
@@ -187,7 +186,7 @@ def test_tune_and_resume_say_who_drives_a_study(tmp_path: Path) -> None:
     journal = home.open_journal()
     Study.create(load_spec(file), journal)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as driver:
-        journal.claim("toy", Owner(current_owner().host, driver.pid, process_start.started(driver.pid)))
+        journal.claim("toy", Owner(current_owner().host, driver.pid, started(driver.pid)))
         for command, error in (("tune", StudyExistsError), ("resume", StudyBusyError)):
             named = file if command == "tune" else "toy"
             refused = CliRunner().invoke(app, [command, str(named), "--home", str(home.folder)]).exception

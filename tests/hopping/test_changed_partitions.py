@@ -15,9 +15,8 @@ from hpo_core import Study, StudySpec
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import SpecError
-from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.training import partition_data as here
 from hpo_core.training import partition_data as loaded_partitions

@@ -12,7 +12,7 @@ import pytest
 
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import Entry
-from hpo_core.model.hops import Visit
+from hpo_core.model.trial import Visit
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
 from hpo_core.report.timelines import hop_figure, hop_table, jobs_over_time, units_of

@@ -12,8 +12,7 @@ from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory, Slot
 from hpo_core.model.events import AttemptFailed
-from hpo_core.model.hops import Doubt
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.trial import Doubt, Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 

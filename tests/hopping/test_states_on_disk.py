@@ -19,8 +19,7 @@ from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.hops import Unit
-from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage, Unit
 from hpo_core.training.child.trainer import Trainer
 from tests.checkpoints.saving import save
 from tests.hopping.hopping_objectives import write_partitions

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hpo_core.model.events import JobGranted, TrialStopped
-from hpo_core.placement.speedups import kappa
-from hpo_core.pool.division import JUST_BEGUN, Claim, divide, ideal_shares
+from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.evolution import Parents, TrialSession
 from hpo_core.search.hyperband import HyperbandSearch
@@ -22,6 +21,7 @@ from hpo_core.search.pasha import PashaSearch
 from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.search.sha import ShaSearch
+from hpo_core.study.gang_sizes import kappa
 from tests.conftest import fresh, make_spec
 
 ETAS = st.one_of(
@@ -195,13 +195,10 @@ def test_so_many_of_a_population_are_replaced(members: int, percent: int) -> Non
 
 
 def test_shares_of_decimal_weights_are_exact() -> None:
-    """Who has waited longest comes first where shares are rounded, and here nothing is to be rounded."""
     weights = {"a": "0.1", "b": "0.2", "c": "0.3"}
-    claims = [Claim(study=name, demand=60, weight=float(weight)) for name, weight in weights.items()]
+    claims = [Member(study=name, demand=60, weight=float(weight)) for name, weight in weights.items()]
     assert ideal_shares(6, claims) == {"a": 1, "b": 2, "c": 3}
-    waiting = [Claim(study=one.study, demand=60, weight=one.weight, precedence=place * JUST_BEGUN)
-               for one, place in zip(claims, (1, 0, -1), strict=True)]  # fmt: skip
-    assert divide(6, waiting) == {"a": 1, "b": 2, "c": 3}
+    assert all(divide(6, claims, turn) == {"a": 1, "b": 2, "c": 3} for turn in range(9))
 
 
 @given(st.integers(1, 100), st.integers(1, 64))

@@ -15,8 +15,7 @@ import torch
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.partitioning.holdings import Holdings
-from hpo_core.partitioning.manifest import read_manifest
-from hpo_core.partitioning.resolution import with_partitions
+from hpo_core.partitioning.resolution import read_manifest, with_partitions
 from hpo_core.partitioning.splitting import partition_data
 from tests.spec.test_data_settings import data_of, spec_with
 
@@ -60,7 +59,7 @@ def test_names_manifest_and_what_a_study_and_a_worker_make_of_them(npz: Path, tm
     assert rows_of(shards, names) == EXPECTED
     data = data_of(
         with_partitions(
-            spec_with(partitions="shards/part-*", validation="shards/validation-*", folder=str(tmp_path)), {}
+            spec_with(partitions="shards/manifest.json", validation="shards/manifest.json", folder=str(tmp_path)), {}
         )
     )
     assert [file.count for file in data.files] == [6, 5, 5]

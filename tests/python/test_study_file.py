@@ -46,7 +46,7 @@ PARTS: dict[str, list[Any]] = {
         hpo.Packing(),
         hpo.Packing(demand=hpo.Demand(memory="2GB", function="package.module:need"), oversubscribe={"default": 2}),
     ],
-    "share": [hpo.Share(pool="all"), hpo.Share(pool="all", weight=2, preempt=60)],
+    "share": [hpo.Share(pool="all"), hpo.Share(pool="all", weight=2)],
     "data": [hpo.Data(partitions=["a.npz", "b.npz"], validation=["c.npz"], folder="/data")],
     "training": [hpo.Training(threads="auto", retries={hpo.Outcome.ERROR: 1}), hpo.Training(gang=2)],
     "stop": [hpo.Stop(seconds=60, target=0.1)],

@@ -201,7 +201,7 @@ METHODS = [
     hpo.Grid(points={"lr": 3}),
 ]
 CLUSTERS = [hpo.Slurm(cores=2), hpo.LocalCuda()]
-SHARED = hpo.Share(pool="all", weight=2, preempt=60)
+SHARED = hpo.Share(pool="all", weight=2)
 """
 MISTAKES = """
 hpo.Asha(config=3)

@@ -12,7 +12,7 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Outcome
-from hpo_core.pool.division import Claim, divide
+from hpo_core.pool.division import Member, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
@@ -57,12 +57,12 @@ def test_32_slots_are_used_by_8_jobs_of_kappa_4_and_a_second_study_gets_half() -
     """The example of section 5.3 of the paper on ASHA."""
     first = fresh(growing(search=straight(8)))
     assert first.demand(32) == 32
-    assert divide(32, [Claim(study="first", demand=first.demand(32))]) == {"first": 32}
+    assert divide(32, [Member(study="first", demand=first.demand(32))]) == {"first": 32}
     jobs = first.set_capacity(32)
     assert sizes(jobs) == [4] * 8 and first.state.slots_in_use == 32
     second = fresh(growing(search=straight(16), study="second"))
     assert second.demand(64) == 64
-    claims = [Claim(study=name, demand=study.demand(64)) for name, study in (("first", first), ("second", second))]
+    claims = [Member(study=name, demand=study.demand(64)) for name, study in (("first", first), ("second", second))]
     assert divide(32, claims) == {"first": 16, "second": 16}
     assert sizes(second.set_capacity(16)) == [1] * 16, "many wait, so they shrink"
 

@@ -18,7 +18,7 @@ from benchmarks.performance_model import (
     corrected,
     seconds,
 )
-from hpo_core.placement.speedups import FittedModel, doublings, fitted, kappa, rounds, speedups
+from hpo_core.study.gang_sizes import FittedModel, doublings, fitted, kappa, rounds, speedups
 from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, nin
 
 

@@ -19,8 +19,7 @@ from hpo_core.model.events import CeilingRaised, JobCompleted, JobGranted
 from hpo_core.model.trial import Point, Report
 from hpo_core.replay.audit import audit
 from hpo_core.search.method import DONE
-from hpo_core.search.pasha import Pasha
-from hpo_core.search.soft_ranking import LEARN, SoftRanking, Tolerance
+from hpo_core.search.pasha import LEARN, Pasha, SoftRanking, Tolerance
 from tests.conftest import World, completed, failed, fresh, make_spec
 
 Curve = Callable[[int, int], float]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
 import tokenize
 from collections import Counter, defaultdict
@@ -166,3 +167,17 @@ def questions() -> list[tuple[str, str]]:
         for node in ast.walk(tree(path))
         if isinstance(node, kinds) and (text := ast.get_docstring(node) or "") and _QUESTION.match(text)
     ]
+
+
+def questions_of_attributes() -> list[tuple[str, str]]:
+    """Strings below attributes (module, first words) that begin with What, Whether or How."""
+    kinds = ast.FunctionDef | ast.ClassDef | ast.Module
+    return [
+        (name, below.value.value[:60])
+        for name, path in modules().items()
+        for node in ast.walk(tree(path))
+        for above, below in itertools.pairwise(node.body if isinstance(node, kinds) else [])
+        if isinstance(above, ast.Assign | ast.AnnAssign) and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str)
+        and _QUESTION.match(below.value.value)
+    ]  # fmt: skip

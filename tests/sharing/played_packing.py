@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.placing import PlacementWriter, shared_devices_of
 from hpo_core.execution.virtual import VirtualClock
@@ -18,7 +16,6 @@ from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.model.trial import Job
 from hpo_core.pool.executor import join_pool
-from hpo_core.pool.seat import DEVICES
 from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
@@ -67,9 +64,10 @@ class PackedPlayer(Controlled):
             objectives=objectives,
         )
         placer = shared_devices_of(self.study)
-        self.executor = join_pool(inner, self.study, placer, pools=pools, terms=terms_for(name, **terms), threads=dict)
+        self.executor = join_pool(
+            inner, self.study, placer, pools=pools, terms=terms_for(name, unit="device", **terms), threads=dict
+        )
         self.seat = self.executor.seat
-        self.seat.kind = msgspec.structs.replace(DEVICES, settle=0.0)
         self.loop = Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)])
         self.died = float("inf")
 
@@ -117,7 +115,7 @@ class PlayedDevices:
             for player in self.players:
                 player.run(self.now)
             active = [player for player in self.players if self.now > player.begins and not player.ended]
-            held = [name for player in active for name in player.seat.grant.held]
+            held = [name for player in active for name in player.seat.held]
             assert len(held) == len(set(held)), f"{held} at {self.now}"
 
     def check(self) -> None:

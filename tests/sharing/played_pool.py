@@ -47,7 +47,7 @@ class Player(Controlled):
         inner = VirtualExecutor(
             self.clock, workers=slots, train=drawn_losses(objectives), seconds=seconds, objectives=objectives
         )
-        given = terms_for(name, **terms, shared_cluster=False)
+        given = terms_for(name, **terms)
         self.executor = join_pool(inner, self.study, Placer(), pools=pools, terms=given, threads=dict)
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
@@ -82,7 +82,7 @@ class PlayedPool:
         used = sum(player.used for player in active)
         if judged:
             assert used <= self.slots, f"{used} slots are used at {self.now}"
-            held = sum(len(player.seat.grant.held) for player in active if not player.stopped)
+            held = sum(len(player.seat.held) for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
             waiting = [each.job.demand.slots for each in [*player.executor._waiting.values()][:1]]

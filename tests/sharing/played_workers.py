@@ -18,7 +18,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Job
 from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import join_pool, join_workers
+from hpo_core.pool.executor import holds_all, join_pool
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
@@ -124,10 +124,12 @@ class Hopper(_Player):
             state=100,
         )
         self.running = self.units
-        self.pooled, places = join_workers(self.units, self.study, pools=pools, terms=terms_for(name, **terms))
+        given = terms_for(name, unit="worker", **terms)
+        self.pooled = join_pool(
+            self.units, self.study, Placer(), pools=pools, terms=given, threads=dict, usable=holds_all(spec)
+        )
         self.seat = self.pooled.seat
-        self.executor = HoppingExecutor(self.pooled, spec, None, workers_due=self.seat.due)
-        places.useful = self.executor.useful_workers
+        self.executor = HoppingExecutor(self.pooled, spec, None)
         self.loop = Loop(self.study, self.executor)
 
     def goes_on(self, now: float) -> None:
@@ -198,8 +200,9 @@ class Plain(_Player):
             objectives=objectives,
         )
         self.executor = join_pool(
-            self.running, self.study, Placer(), pools=pools, terms=terms_for(name, **terms), threads=lambda: threads
-        )
+            self.running, self.study, Placer(), pools=pools, terms=terms_for(name, unit="worker", **terms),
+            threads=lambda: threads,
+        )  # fmt: skip
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
 
@@ -226,7 +229,7 @@ class PlayedCluster:
                 if player.seat.is_due(self.now, player.seat._seen):
                     player.run(self.now)  # a look that is due at this moment is none of the next one
             held = [name for player in self.players if not player.stopped and self.now > player.begins
-                    and not player.ended for name in player.seat.grant.held]  # fmt: skip
+                    and not player.ended for name in player.seat.held]  # fmt: skip
             assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"
 
     def _next_moment(self, until: float) -> float:

@@ -10,12 +10,11 @@ import pytest
 
 from hpo_core.execution.executor import Inbox
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.pool_member import Member
 from hpo_core.model.trial import Job, Rung
+from hpo_core.pool.division import Member
 from hpo_core.pool.executor import PooledExecutor, SlotPlaces
-from hpo_core.pool.seat import WORKERS as WORKERS_OF_ALL
 from hpo_core.pool.seat import PoolSeat, Terms
-from hpo_core.pool.store import RowChange
+from hpo_core.pool.store import PoolRow
 from tests.sharing.in_memory import MemoryPools
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
@@ -29,7 +28,7 @@ class Plain:
         self.inner = ByHand(len(WORKERS))
         threads: Mapping[str, int] = dict.fromkeys(WORKERS, 1)
         places = SlotPlaces(Endless(), lambda: threads)
-        self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), places, WORKERS_OF_ALL)
+        self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain", unit="worker"), places)
         self.pooled = PooledExecutor(self.inner, self.seat, places)
         self.trials = 0
         self.at: dict[str, int] = {}
@@ -50,7 +49,7 @@ class Plain:
         self.inner.end(self.at.pop(worker))
 
     def held(self) -> str:
-        return "".join(name[0] for name in self.seat.grant.held)
+        return "".join(name[0] for name in self.seat.held)
 
 
 @pytest.fixture
@@ -60,8 +59,8 @@ def pools() -> MemoryPools:
 
 def claim(pools: MemoryPools, **claimed: object) -> None:
     """Another study says what it wants."""
-    member = Member(study="other", owner="o", kind="worker", seen=4, **claimed)  # type: ignore[arg-type]
-    pools.change("p", "other", lambda rows: RowChange(member))
+    member = Member(study="other", owner="o", unit="worker", seen=4, **claimed)  # type: ignore[arg-type]
+    pools.change("p", "other", lambda rows: [PoolRow("p", "other", member)])
 
 
 def test_jobs_begin_on_workers_that_nobody_waits_for_while_others_are_given_back(pools: MemoryPools) -> None:

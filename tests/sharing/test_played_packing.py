@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from hpo_core.model.trial import Outcome
 from hpo_core.pool.seat import LEASE_SECONDS
 from hpo_core.pool.store import Pools
 from tests.sharing.in_memory import ENDLESS, MemoryPools, lasting, used
@@ -69,33 +68,6 @@ def test_devices_of_a_dead_controller_are_free_after_its_lease(pools: Pools) -> 
     played.check()
 
 
-def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools: Pools) -> None:
-    first = PackedPlayer("first", pools, seconds=lambda job: 40.0 + job.trial, devices=gpus(2),
-                         search={**ENDLESS, "configs": 12})  # fmt: skip
-    second = PackedPlayer("second", pools, seconds=lambda job: 40.0, devices=gpus(2), search=ENDLESS, begins=3.0,
-                          preempt_after=5.0)  # fmt: skip
-    played = PlayedDevices(first, second)
-    played.play(30)
-    assert (used(first.executor), used(second.executor)) == (1, 1)
-    ended = [failure for trial in first.study.state.trials for failure in trial.failures]
-    assert len(ended) == 4 and {failure.outcome for failure in ended} == {Outcome.PREEMPTED}
-    assert all("study 'second', which waited for a device" in failure.message for failure in ended)
-    played.play(220)
-    assert first.study.status == "finished" and all(trial.results for trial in first.study.state.trials)
-    played.check()
-
-
-def test_two_that_may_preempt_with_jobs_longer_than_they_wait_both_end(pools: Pools) -> None:
-    """Each would end all of the other's jobs on the only device before one has completed, for ever."""
-    few = {"method": "random", "configs": 6, "max_resource": 1}
-    both = [PackedPlayer(name, pools, seconds=lambda job: 24.0, devices=gpus(1), search=few, preempt_after=8.0)
-            for name in "ab"]  # fmt: skip
-    played = PlayedDevices(*both)
-    played.play(400)
-    assert all(player.ended and all(trial.results for trial in player.study.state.trials) for player in both)
-    played.check()
-
-
 def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) -> None:
     """`narrow` sees one device of the three: the other one gives it up, for another will do."""
     wide = PackedPlayer("wide", pools, seconds=lambda job: 6.0, devices=gpus(3), search=ENDLESS)
@@ -124,7 +96,6 @@ def test_random_mixes_of_packed_studies_all_end(seed: int) -> None:
                 devices=gpus(seen, draw.randint(0, count - seen)), search=draw.choice(searches),
                 each=draw.choice([120, 400, 900]), begins=draw.choice([0.0, 7.0, 40.0]),
                 weight=draw.choice([1.0, 2.0, 5.0]), priority=draw.choice([0, 0, 1]),
-                preempt_after=draw.choice([None, None, 40.0]),
             )
         )  # fmt: skip
     played = PlayedDevices(*players)

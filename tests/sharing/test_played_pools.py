@@ -75,22 +75,9 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     one.clock.now = pool.now
     pool.play(88, judged=False)
     assert (one.used, len(one.study.state.trials)) == (4, began), "its jobs go on, and none begins"
-    assert len(one.seat.grant.held) + len(other.seat.grant.held) <= 8
+    assert len(one.seat.held) + len(other.seat.held) <= 8
     pool.play(100)
     assert (one.used, other.used) == (4, 4)
-
-
-@pytest.mark.parametrize("preempt_after", [None, 5.0])
-def test_who_waits_gets_a_slot_by_preemption_only_where_it_may_ask(pools: Pools, preempt_after: float | None) -> None:
-    first = Player("first", pools, seconds=lambda job: 500.0, search=ENDLESS)
-    second = Player("second", pools, seconds=lambda job: 500.0, search=ENDLESS, begins=3.0, preempt_after=preempt_after)
-    pool = PlayedPool(first, second)
-    pool.play(40)
-    assert (first.used, second.used) == ((8, 0) if preempt_after is None else (4, 4))
-    failures = [trial.number for trial in first.study.state.trials if trial.failures]
-    assert failures == ([] if preempt_after is None else [4, 5, 6, 7]), "the youngest attempts were ended"
-    if preempt_after is not None:
-        assert "waited for a slot of pool p" in first.study.state.trials[7].failures[0].message
 
 
 def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None:
@@ -128,10 +115,10 @@ def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None
     """While its jobs run, a study that grows is lent the rest: no reason to end a job, or to claim less."""
     leaves = Player("leaves", pools, seconds=lambda job: 20.0, search={**ENDLESS, "configs": 4})
     grows = Player("grows", pools, seconds=lambda job: 100.0, search=HALVING, gang="auto", begins=3.0)
-    newcomer = Player("new", pools, seconds=lasting(4), search=ENDLESS, begins=50.0, preempt_after=0.5)
+    newcomer = Player("new", pools, seconds=lasting(4), search=ENDLESS, begins=50.0)
     pool = PlayedPool(leaves, grows, newcomer)
     pool.play(49)
-    assert grows.used == 4 and len(grows.seat.grant.held) == 8
+    assert grows.used == 4 and len(grows.seat.held) == 8
     pool.play(50 + ALONE_SECONDS + 2 * EXCHANGE_SECONDS)
     assert (grows.used, newcomer.used) == (4, 4)
     pool.play(90)

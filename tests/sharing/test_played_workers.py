@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from hpo_core.execution.hopping.hopping_executor import MISSING_SECONDS, PartitionsMissingError
-from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import AttemptFailed, CapacityChanged
-from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS
+from hpo_core.pool.seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
 from hpo_core.pool.store import Pools
 from hpo_core.replay.audit import audit
 from tests.sharing.in_memory import MemoryPools, used
@@ -19,7 +17,6 @@ from tests.sharing.played_workers import Hopper, Plain, PlayedCluster, one_slot_
 
 FOUR = [f"worker-{number}" for number in range(4)]
 EVERYWHERE = dict.fromkeys(FOUR, range(4))
-ONE_EACH = {worker: [number] for number, worker in enumerate(FOUR)}
 LONG = {"method": "random", "configs": 60, "max_resource": 2}
 
 
@@ -39,9 +36,8 @@ def shares(*players: Any, since: float, until: float) -> list[float]:
     return [one / sum(seconds) for one in seconds]
 
 
-@pytest.mark.parametrize("holdings", [EVERYWHERE, ONE_EACH], ids=["everywhere", "one_each"])
-def test_two_hopping_studies_share_and_neither_idles_workers(pools: Pools, holdings: Any) -> None:
-    one, other = Hopper("one", pools, holdings), Hopper("other", pools, holdings)
+def test_two_hopping_studies_share_and_neither_idles_workers(pools: Pools) -> None:
+    one, other = Hopper("one", pools, EVERYWHERE), Hopper("other", pools, EVERYWHERE)
     cluster = PlayedCluster(one_slot_each(FOUR), one, other)
     cluster.play(200)
     cluster.judge()
@@ -52,9 +48,8 @@ def test_two_hopping_studies_share_and_neither_idles_workers(pools: Pools, holdi
 
 
 def test_three_hopping_studies_have_their_shares(pools: Pools) -> None:
-    """Where each partition lies on one worker, every worker is handed from study to study."""
     players = [
-        Hopper(name, pools, ONE_EACH, search={**LONG, "configs": 200}, weight=weight, epoch=lambda job: 20.0)
+        Hopper(name, pools, EVERYWHERE, search={**LONG, "configs": 200}, weight=weight, epoch=lambda job: 20.0)
         for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))
     ]
     cluster = PlayedCluster(one_slot_each(FOUR), *players)
@@ -78,38 +73,24 @@ def test_weights_and_priorities_hold_between_hopping_and_plain_studies(pools: Po
     assert ended - 150 <= 1.5 * first.seconds(150, 400) / 4, "it has all workers"
 
 
-def test_a_plain_study_gives_a_hopping_one_the_workers_that_it_needs(pools: Pools) -> None:
-    """Each partition lies on one worker; any worker will do for the plain study, so it gives one up at once."""
-    endless = {"method": "random", "configs": 2000, "max_resource": 1}
-    hopper = Hopper("hopper", pools, ONE_EACH, search=endless, epoch=lambda trial: 8.0)
-    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda trial: 2.1)
-    cluster = PlayedCluster(one_slot_each(FOUR), hopper, plain)
-    cluster.play(150)
-    cluster.judge()
-    assert 0.3 <= shares(hopper, plain, since=20, until=130)[0] <= 0.55
-    assert hopper.seconds(20, 130) + plain.seconds(20, 130) >= 0.75 * 4 * 110
-    assert audit(hopper.study.journal.entries(hopper.name)).clean
-
-
-def test_a_study_that_has_enough_makes_room_on_the_worker_of_a_partition_at_once(pools: Pools) -> None:
-    """It never uses more than two of four workers; any two will do. With patience the other one ended after 55 s."""
-    few = {"method": "pbt", "population": 2, "generations": 12, "steps_per_generation": 1}
-    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda job: 5.0, search=few)
-    hopper = Hopper("hopper", pools, ONE_EACH, epoch=lambda job: 4.0)
-    cluster = PlayedCluster(one_slot_each(FOUR), hopper, plain)
+def test_a_hopping_study_gets_the_workers_that_hold_all_partitions(pools: Pools) -> None:
+    """Others, which hold some of them, are of no use to it beside other studies."""
+    holdings = {"worker-0": range(4), "worker-1": range(4), "worker-2": range(2), "worker-3": []}
+    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda job: 5.0)
+    hopper = Hopper("hopper", pools, holdings, begins=10.0)
+    cluster = PlayedCluster(one_slot_each(FOUR), plain, hopper)
     cluster.play(200)
     cluster.judge()
-    assert plain.ended and hopper.ended
-    assert max(span.ended for span in hopper.spans()) <= 50
-    assert max(span.ended for span in plain.spans()) <= 12 * (5 + 2 * EXCHANGE_SECONDS)
+    assert hopper.ended and {span.worker for span in hopper.spans()} == {"worker-0", "worker-1"}
+    assert min(span.began for span in hopper.spans()) <= 10 + 5 + 4 * EXCHANGE_SECONDS
 
 
-def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for(pools: Pools) -> None:
+def test_a_plain_studys_long_job_on_a_worker_with_the_partitions_is_waited_for(pools: Pools) -> None:
     """No partition is missing, however long another study has its worker."""
     long = 3 * MISSING_SECONDS
     plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda job: long,
                   search={"method": "random", "configs": 4, "max_resource": 1})  # fmt: skip
-    hopper = Hopper("hopper", pools, ONE_EACH, begins=5.0)
+    hopper = Hopper("hopper", pools, EVERYWHERE, begins=5.0)
     cluster = PlayedCluster(one_slot_each(FOUR), plain, hopper)
     cluster.play(long - 5)
     assert used(plain.executor) == 4 and not list(hopper.spans())
@@ -118,13 +99,10 @@ def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for
     assert plain.ended and hopper.ended
 
 
-def test_a_partition_that_lies_nowhere_stops_the_study_all_the_same(pools: Pools) -> None:
-    leaves = (Worker(leaves=20.0), Worker(), Worker(), Worker())
-    hopper = Hopper("hopper", pools, ONE_EACH, search=LONG, others_see=leaves)
-    other = Hopper("other", pools, {worker: [0] for worker in FOUR[1:]}, search=LONG)
-    cluster = PlayedCluster(one_slot_each(FOUR), hopper, other)
-    with pytest.raises(PartitionsMissingError, match="part-0"):
-        cluster.play(20 + MISSING_SECONDS + 30)
+def test_a_study_whose_partitions_lie_together_on_no_worker_stops_in_words(pools: Pools) -> None:
+    hopper = Hopper("hopper", pools, {worker: [number] for number, worker in enumerate(FOUR)}, search=LONG)
+    with pytest.raises(PartitionsMissingError, match="with share, on workers that hold all partitions"):
+        PlayedCluster(one_slot_each(FOUR), hopper).play(MISSING_SECONDS + 30)
 
 
 def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_others(pools: Pools) -> None:
@@ -132,9 +110,9 @@ def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_ot
     cluster = PlayedCluster(one_slot_each(FOUR), one, other)
     cluster.play(40)
     one.stopped = True
-    assert len(one.seat.grant.held) == 2
+    assert len(one.seat.held) == 2
     cluster.play(50 + LEASE_SECONDS)
-    assert len(other.seat.grant.held) == 4
+    assert len(other.seat.held) == 4
     one.stopped = False
     one.goes_on(cluster.now)
     cluster.play(cluster.now + 0.5)
@@ -142,69 +120,12 @@ def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_ot
     cluster.play(95)
     assert any(span.began > 50 + LEASE_SECONDS for span in one.spans())
     assert not [span for span in one.spans() if 40 < span.began < 50 + LEASE_SECONDS]
-    assert len(one.seat.grant.held) == len(other.seat.grant.held) == 2
+    assert len(one.seat.held) == len(other.seat.held) == 2
     assert not failed(one), "no unit was lost by its own fault"
 
 
-@pytest.mark.parametrize("studies", [2, 3])
-def test_who_waits_for_one_worker_gets_it_within_the_bound(pools: Pools, studies: int) -> None:
-    """All partitions of all studies lie on one worker: they take turns.
-
-    A study gets the worker once it has waited longest. Each one before it keeps the worker for at most as long as it
-    takes to be seen waiting (patience, a sign of life, a look) and to end the unit under way, and hands it over in two
-    looks.
-    """
-    unit = 6.0 / 2
-    players = [
-        Hopper(f"s{number}", pools, {"worker-0": [0, 1], "worker-1": []},
-               search={"method": "random", "configs": 8, "max_resource": 1}, data={"concurrent": 1})
-        for number in range(studies)
-    ]  # fmt: skip
-    cluster = PlayedCluster(one_slot_each(["worker-0", "worker-1"]), *players)
-    cluster.play(2000)
-    cluster.judge()
-    assert all(player.ended for player in players)
-    turn = PATIENCE_SECONDS + BEAT_SECONDS + 3 * EXCHANGE_SECONDS + unit
-    while_all = min(max(span.ended for span in player.spans()) for player in players)
-    for player in players:
-        spans = sorted((span.began, span.ended) for span in player.spans() if span.began < while_all)
-        longest = max(began - ended for (_, ended), (began, _) in pairwise(spans))
-        assert PATIENCE_SECONDS / 2 < longest <= (studies - 1) * turn
-    assert shares(*players, since=0, until=while_all) == pytest.approx([1 / studies] * studies, abs=0.12)
-
-
-def test_two_that_may_preempt_do_not_end_each_others_units_for_ever(pools: Pools) -> None:
-    """Units last longer than either waits."""
-    holdings = {"worker-0": [0, 1], "worker-1": [1]}
-    players = [
-        Hopper(name, pools, holdings, epoch=lambda job: 40.0, preempt_after=3.0,
-               search={"method": "random", "configs": 2, "max_resource": 1})
-        for name in ("one", "other")
-    ]  # fmt: skip
-    plain = Plain("plain", pools, one_slot_each(holdings), seconds=lambda job: 20.0, preempt_after=3.0,
-                  search={"method": "random", "configs": 3, "max_resource": 1})  # fmt: skip
-    cluster = PlayedCluster(one_slot_each(holdings), *players, plain)
-    cluster.play(3000)
-    cluster.judge()
-    assert all(player.ended for player in cluster.players)
-    for player in players:
-        assert not failed(player), "a unit that is ended is no failure"
-
-
-def test_a_newcomer_that_may_preempt_has_a_unit_ended_and_repeated(pools: Pools) -> None:
-    long = Hopper("long", pools, EVERYWHERE, epoch=lambda job: 1200.0, search={**LONG, "max_resource": 1, "configs": 4})
-    newcomer = Plain("new", pools, one_slot_each(FOUR), seconds=lambda job: 5.0, begins=10.0, preempt_after=5.0,
-                     search={"method": "random", "configs": 10, "max_resource": 1})  # fmt: skip
-    cluster = PlayedCluster(one_slot_each(FOUR), long, newcomer)
-    cluster.play(100)
-    assert newcomer.ended
-    cluster.play(6000)
-    cluster.judge()
-    assert long.ended and not failed(long)
-
-
 def test_the_capacity_changes_with_the_share_and_not_with_each_hop(pools: Pools) -> None:
-    players = [Hopper(name, pools, ONE_EACH, search=LONG) for name in ("one", "other")]
+    players = [Hopper(name, pools, EVERYWHERE, search=LONG) for name in ("one", "other")]
     PlayedCluster(one_slot_each(FOUR), *players).play(100)
     for player in players:
         changes = [event for entry in player.study.journal.entries(player.name) for event in entry.events
@@ -221,7 +142,7 @@ def test_whole_workers_of_several_slots_are_found_among_plain_jobs(pools: Pools)
     cluster.judge()
     assert hopper.ended
     first = min(span.began for span in hopper.spans())
-    assert first - 20 <= PATIENCE_SECONDS + BEAT_SECONDS + 2 * 6.0 + 3 * EXCHANGE_SECONDS
+    assert first - 20 <= BEAT_SECONDS + 2 * 6.0 + 3 * EXCHANGE_SECONDS
 
 
 @pytest.mark.parametrize(("sizes", "most"), [((4, 1), 0.65)])
@@ -257,7 +178,7 @@ def test_random_studies_all_end(pools: Pools, seed: int) -> None:
     for number in range(draw.randint(1, 3)):
         holdings: dict[str, list[int]] = {worker: [] for worker in workers}
         for place in range(draw.randint(1, 4)):
-            for worker in draw.sample(workers, draw.choice([1, draw.randint(1, len(workers))])):
+            for worker in workers:
                 holdings[worker].append(place)
         epoch = draw.choice([2.0, 6.0, 20.0])
         ladder = {"method": draw.choice(["asha", "sha"]), "configs": 6, "min_resource": 1, "max_resource": 4,
@@ -266,7 +187,7 @@ def test_random_studies_all_end(pools: Pools, seed: int) -> None:
         players.append(
             Hopper(f"h{number}", pools, holdings, search=draw.choice([ladder, flat]), begins=draw.choice([0, 7, 31]),
                    epoch=lambda job, epoch=epoch: epoch, threads=threads, weight=draw.choice([1.0, 1.0, 3.0]),
-                   preempt_after=draw.choice([None, 5.0]), data=draw.choice([{}, {"concurrent": 1}]))
+                   data=draw.choice([{}, {"concurrent": 1}]))
         )  # fmt: skip
     for number in range(draw.randint(0, 2)):
         seconds = draw.choice([1.0, 5.0, 40.0])

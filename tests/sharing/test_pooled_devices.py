@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
-from hpo_core.model.devices.pool_member import WHOLE_DEVICES, Member
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.pool.executor import DevicePlaces, PooledExecutor, pool_name
-from hpo_core.pool.seat import DEVICES, LEASE_SECONDS, PoolSeat, Terms, Use, pool_of
+from hpo_core.pool.division import Member
+from hpo_core.pool.executor import NamedPlaces, PooledExecutor, pool_name
+from hpo_core.pool.seat import LEASE_SECONDS, WHOLE_DEVICES, PoolSeat, Terms, Use, pool_of
 from hpo_core.pool.store import PoolRow
 from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
@@ -30,11 +30,10 @@ class ByHandOnDevices(ByHand):
 class Side:
     """One study in the pool."""
 
-    def __init__(self, pools: MemoryPools, name: str, **terms: float) -> None:
+    def __init__(self, pools: MemoryPools, name: str) -> None:
         self.inner = ByHandOnDevices(2)
-        kind = msgspec.structs.replace(DEVICES, settle=0.0)
-        self.seat = PoolSeat(pools, Terms(pool="p", study=name, owner=name, **terms), Endless(), kind)  # type: ignore[arg-type]
-        self.pooled = PooledExecutor(self.inner, self.seat, DevicePlaces(Endless(), lambda jobs: jobs, 4))
+        self.seat = PoolSeat(pools, Terms(pool="p", study=name, owner=name, unit="device"), Endless())
+        self.pooled = PooledExecutor(self.inner, self.seat, NamedPlaces(lambda most: most))
         self.told: list[Report] = []
 
     def open(self, now: float) -> list[str]:
@@ -66,10 +65,10 @@ def test_a_device_is_given_back_whole_once_its_jobs_have_ended(pools: MemoryPool
     assert a.open(2.5) == ["gpu-0"], "the device of the youngest job is given back"
     a.submit(3, "gpu-0")
     assert (a.open(4.0), b.open(4.0)) == (["gpu-0"], []), "its job goes on"
-    assert sorted(a.seat.grant.held) == ["gpu-0", "gpu-1"]
+    assert sorted(a.seat.held) == ["gpu-0", "gpu-1"]
     a.inner.end(2)
     assert (a.open(5.5), b.open(5.6)) == (["gpu-0"], ["gpu-1"])
-    assert b.seat.grant.held == ("gpu-1",) and a.seat.grant.held == ("gpu-0",)
+    assert b.seat.held == ("gpu-1",) and a.seat.held == ("gpu-0",)
     assert not a.told[1:] and a.told[0].outcome is Outcome.COMPLETED
 
 
@@ -88,26 +87,6 @@ def test_a_job_whose_device_went_to_another_study_before_it_began_is_granted_aga
     assert (report.trial, report.outcome) == (0, Outcome.PREEMPTED) and "went to another study" in report.message
 
 
-def test_preemption_ends_all_attempts_on_one_device(pools: MemoryPools) -> None:
-    a, b = Side(pools, "a"), Side(pools, "b", preempt_after=5.0)
-    a.open(0.0)
-    for trial, device in enumerate(["gpu-0", "gpu-1", "gpu-1", "gpu-0", "gpu-1"]):
-        a.submit(trial, device)
-    for second in range(1, 30):
-        a.open(float(second))
-        b.open(second + 0.1)
-        if second == 4:
-            a.submit(5, "gpu-0")  # younger than all, on the device that it keeps
-        if second < 5:
-            assert not a.inner.cancelled
-    assert a.inner.cancelled == [(1, 0), (2, 0), (4, 0)]
-    for trial in (1, 2, 4):
-        a.inner.end(trial, Outcome.PREEMPTED)
-    assert all("which waited for a device of pool p" in report.message for report in a.told)
-    a.open(30.0)
-    assert b.open(30.1) == ["gpu-1"]
-
-
 def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: MemoryPools) -> None:
     a, b = Side(pools, "a"), Side(pools, "b")
     a.open(0.0)
@@ -117,26 +96,26 @@ def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: Mem
     assert b.open(LEASE_SECONDS + 6) == ["gpu-0", "gpu-1"], "its lease has run out"
     a.inner.moment = LEASE_SECONDS + 6
     assert not a.seat.is_fresh(a.inner.moment), "what it held is not its own any more"
-    assert a.open(LEASE_SECONDS + 6) == [] and not a.seat.grant.held
+    assert a.open(LEASE_SECONDS + 6) == [] and not a.seat.held
     a.submit(1, "gpu-0")
     assert list(a.inner.begun) == [0]
     for second in range(30, 80):
         b.open(float(second))
         found = a.open(second + 0.1)
-    assert len(found) == 1 and set(a.seat.grant.held).isdisjoint(b.seat.grant.held)
+    assert len(found) == 1 and set(a.seat.held).isdisjoint(b.seat.held)
 
 
 def test_a_device_that_vanished_is_not_held_and_one_that_joins_is_used(pools: MemoryPools) -> None:
     a = Side(pools, "a")
     a.inner.slots = 1
     a.pooled.inventory()
-    assert a.seat.grant.held == ("gpu-0",)
+    assert a.seat.held == ("gpu-0",)
     a.inner.slots = 2
     assert a.open(0.1) == ["gpu-0", "gpu-1"]
     a.inner.slots = 1
     a.inner.moment = 3.0
     a.pooled.inventory()
-    assert a.seat.grant.held == ("gpu-0",)
+    assert a.seat.held == ("gpu-0",)
 
 
 def test_the_processors_of_a_computer_have_one_name_for_all_studies() -> None:
@@ -154,17 +133,6 @@ def test_a_planted_row_without_measure_is_no_member() -> None:
     for text in (many, long):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(text, type=Member)
-
-
-def test_the_first_job_on_a_device_of_another_study_waits_until_its_memory_is_known(pools: MemoryPools) -> None:
-    a, b = Side(pools, "a"), Side(pools, "b")
-    b.seat.kind = DEVICES
-    a.open(0.0)
-    b.open(0.5)
-    a.open(2.5)
-    assert b.open(2.6) == [] and len(b.seat.grant.held) == 1, "it holds the device, and begins nothing yet"
-    assert len(b.seat.open(5.5)) == 0 and len(b.seat.open(5.7)) == 1
-    assert len(b.open(5.7)) == 1
 
 
 def test_words_say_devices(pools: MemoryPools) -> None:
@@ -189,16 +157,15 @@ def test_packed_studies_are_in_a_pool_of_their_own() -> None:
 def test_what_a_row_cannot_hold_is_not_used() -> None:
     """A row that is out of range is no member: the devices that it names would be free for all."""
     names = ["x" * 301, *(f"d{number}" for number in range(5000))]
-    seat = PoolSeat(MemoryPools(), Terms(pool="p", study="a", owner="o"), Endless(), DEVICES)
-    seat.exchange(0.0, Use(len(names), 0, 0, names))
-    assert len(seat.grant.held) == 4096 and "x" * 301 not in seat.grant.held
-    for row in (seat.mine, seat.grant):
-        assert msgspec.json.decode(msgspec.json.encode(row), type=type(row)) == row
+    seat = PoolSeat(MemoryPools(), Terms(pool="p", study="a", owner="o", unit="device"), Endless())
+    seat.exchange(0.0, Use(len(names), 0, names))
+    assert len(seat.held) == 4096 and "x" * 301 not in seat.held
+    assert msgspec.json.decode(msgspec.json.encode(seat.mine), type=Member) == seat.mine
 
 
 def test_slots_of_a_dead_controller_are_not_said_to_be_free_at_once() -> None:
     """Who looks from this machine knows that it died; the others count its sign of life for a while."""
-    mine = Member(study="a", demand=1, kind="device", usable=("gpu-0",))
+    mine = Member(study="a", demand=1, unit="device", usable=("gpu-0",))
     assert standing_of(PoolRow("p", "a", mine), []).why.endswith(
         "taken at its next look; those of a controller that died, within 20 s."
     )

@@ -9,7 +9,7 @@ import pytest
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.pool.executor import Places, PooledExecutor
+from hpo_core.pool.executor import PooledExecutor, SlotPlaces
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
 from tests.sharing.in_memory import MemoryPools, used
 
@@ -58,7 +58,9 @@ class Endless:
 
 
 def pooled_on(inner: ByHand, pools: MemoryPools) -> PooledExecutor:
-    return PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()), Places())
+    return PooledExecutor(
+        inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()), SlotPlaces(Endless())
+    )
 
 
 @pytest.fixture
@@ -96,7 +98,7 @@ def test_a_job_that_waits_begins_as_soon_as_another_one_ends(inner: ByHand) -> N
     pooled.inventory()
     for trial in range(2):
         submit(pooled, trial, [])
-    other.exchange(0.5, Use(2, 0, 0))
+    other.exchange(0.5, Use(2, 0))
     inner.moment = 2.0
     assert pooled.inventory().slots == 1
     submit(pooled, 2, [])
@@ -105,7 +107,7 @@ def test_a_job_that_waits_begins_as_soon_as_another_one_ends(inner: ByHand) -> N
     inner.end(0)
     pooled.wait(Inbox(), 2.1)
     assert inner.begun.keys() == {1}
-    other.exchange(2.2, Use(2, 0, 0))
+    other.exchange(2.2, Use(2, 0))
     assert len(other.open(2.2)) == 1, "what is above the share is given back at once, too"
     inner.moment = 2.3
     inner.end(1)
@@ -147,7 +149,7 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled:
     assert pooled.inventory().slots == 2
     other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
     for moment in range(0, int(LEASE_SECONDS) + 5):
-        other.exchange(100.0 + moment, Use(2, 2, 2))
+        other.exchange(100.0 + moment, Use(2, 2))
     assert len(other.open(100.0 + moment)) == 2, "it took the slots of a controller that gave no sign of life"
     inner.moment = LEASE_SECONDS + 5  # this controller was stopped, and goes on
     submit(pooled, 0, [])
@@ -171,7 +173,7 @@ def test_a_trial_that_grew_does_not_wait_for_slots_that_went_to_others(inner: By
     other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
     for moment in range(1, 12):
         inner.moment = float(moment)
-        other.exchange(inner.moment, Use(4, len(other.open(inner.moment)), len(other.open(inner.moment))))
+        other.exchange(inner.moment, Use(4, len(other.open(inner.moment))))
         pooled.inventory()
         if moment == 5:
             inner.end(0)

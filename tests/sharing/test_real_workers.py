@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from hpo_core.checkpoints.files import load
-from hpo_core.journal.sql import is_alive
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.pool.store import live_rows
 from tests.hopping.test_hopping_workers import Cluster, Hopping, until
 
 pytestmark = pytest.mark.slow
@@ -81,38 +79,12 @@ def hopper(
     )  # fmt: skip
 
 
-def test_each_partition_on_one_worker_and_a_killed_controller(tmp_path: Path, cluster: Cluster) -> None:
-    for number in range(4):
-        cluster.worker(f"w{number}", [number])
-    one = hopper(tmp_path, "one", cluster.address, configs=4, seconds=1.0)
-    other = hopper(tmp_path, "other", cluster.address, configs=12, seconds=1.0)
-    controllers = {study.name: study.start() for study in (one, other)}
-    until(lambda: bool(one.completed()), controllers["one"])
-    controllers["one"].send_signal(signal.SIGKILL)
-    controllers["one"].wait()
-
-    had = set[str]()
-
-    def had_all_workers() -> bool:  # not at once: it gives back those on which its models are done
-        source = other.home.read_journal()
-        had.update(name for row in live_rows(source, is_alive) if row.study == "other" for name in row.grant.held)
-        source.close()
-        return len(had) == 4
-
-    until(had_all_workers, controllers["other"])
-    again = one.start()  # goes on where its models were
-    for controller in (again, controllers["other"]):
-        said, _ = controller.communicate(timeout=600)
-        assert controller.returncode == 0, said
-    judge(one, other)
-
-
 def test_pbt_and_pasha_share_four_workers_and_another_study_of_the_home_goes_on(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     """A look at the pool never ended, in a transaction: all studies of the home ended with "database is locked"."""
     for number in range(4):
-        cluster.worker(f"w{number}", [number])
+        cluster.worker(f"w{number}", [0, 1, 2, 3])
     pbt = hopper(
         tmp_path, "pbt", cluster.address, seconds=0.5, weight=1.0,
         search={"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 1},

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from hpo_core.home import Home
 from hpo_core.journal.sql import current_owner
-from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import SpecError
+from hpo_core.pool.division import Member, Wish
 from hpo_core.pool.seat import PoolSeat, Use, pool_of, terms_of
 from hpo_core.pool.store import PoolRow, pools_of
 from hpo_core.pool.words import standing_of
@@ -28,6 +28,7 @@ from tests.conftest import make_spec
 SHARED = {"cluster": {"kind": "address", "address": "tcp://127.0.0.1:1"}}
 HERE = f"tcp://127.0.0.1:1 on {current_owner().host}"
 """Its pool."""
+WORKERS = tuple("abcdefgh")
 SEARCH = {"method": "random", "configs": 50, "max_resource": 1}
 
 
@@ -37,7 +38,7 @@ def driven(home: Path, name: str, **share: Any) -> PoolSeat:
     study = Study.create(make_spec(study=name, search=SEARCH, share=share or True, **SHARED), journal)
     journal.claim(name, current_owner())
     seat = PoolSeat(pools_of(journal), terms_of(study.spec, current_owner()), study)
-    seat.exchange(0.0, Use(8, 0, 0))
+    seat.exchange(0.0, Use(8, 0, WORKERS))
     return seat
 
 
@@ -55,11 +56,11 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert (rows["first"]["share"], rows["first"]["used"], rows["first"]["demand"]) == ("2/8", 8, 8)
     assert (rows["second"]["share"], rows["second"]["used"], rows["second"]["demand"]) == ("6/8", 0, 8)
     assert rows["alone"]["pool"] is None
-    second.exchange(8.0, Use(8, 0, 0))
+    second.exchange(8.0, Use(8, 0, WORKERS))
     said = hpo(tmp_path, "status", "second")
-    assert f"pool {HERE}: 6 of 8 slots (weight 3); holds 0, could use 8." in said
-    assert "waits for 6 slots, for 8 s so far: first has more than the share and gives slots back as jobs end." in said
-    assert "could use 2 more: the slots are shared with first by weight." in said
+    assert f"pool {HERE}: 6 of 8 workers (weight 3); holds 0, could use 8." in said
+    assert "waits for 6 workers: first has more than the share and gives workers back as jobs end." in said
+    assert "could use 2 more: the workers are shared with first by weight." in said
     assert "share: the slots of its cluster, weight 3, priority 0" in hpo(tmp_path, "show", "second")
 
 
@@ -68,7 +69,7 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert "weight 4.5, priority 0" in hpo(tmp_path, "share", "s", "--weight", "4.5")
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
-    seat.exchange(2.0, Use(8, 0, 0))
+    seat.exchange(2.0, Use(8, 0, WORKERS))
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
     assert "does not run" not in hpo(tmp_path, "share", "s")
     seat.leave()
@@ -83,7 +84,7 @@ def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> No
     pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
     assert f"{HERE}: weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert f"{HERE}: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
-    seat.exchange(2.0, Use(8, 0, 0))
+    seat.exchange(2.0, Use(8, 0, WORKERS))
     assert seat.mine.weight == 3
 
 
@@ -95,7 +96,7 @@ def test_share_holds_to_the_bound_that_an_operator_sets_for_deployments(
     monkeypatch.setenv("HPO_ALLOWED_SHARE", "{weight: 2}")
     result = CliRunner().invoke(app, ["share", "s", option, value, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and "HPO_ALLOWED_SHARE does not allow here" in str(result.exception)
-    seat.exchange(2.0, Use(8, 0, 0))
+    seat.exchange(2.0, Use(8, 0, WORKERS))
     assert (seat.mine.weight, seat.mine.priority) == (1, 0)
     assert "weight 2, priority -1" in hpo(tmp_path, "share", "s", "--weight", "2", "--priority", "-1")
 
@@ -113,7 +114,7 @@ def test_share_refuses_what_no_study_may_ask(tmp_path: Path, options: list[str],
     seat = driven(tmp_path, "s")
     result = CliRunner().invoke(app, ["share", "s", *options, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and said in str(result.exception)
-    seat.exchange(2.0, Use(8, 0, 0))
+    seat.exchange(2.0, Use(8, 0, WORKERS))
     assert (seat.mine.weight, seat.mine.priority) == (1.0, 0)
 
 
@@ -137,7 +138,7 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "weight": 1001}, {}, "share.weight"),
         ({"pool": "p", "priority": 101}, {}, "share.priority"),
         ({"pool": "p", "slots": 3}, {}, "share.slots: is no setting any more"),
-        ({"pool": "p", "preempt": True}, {}, "preempt = true: a number belongs here"),
+        ({"pool": "p", "preempt": 60}, {}, "share.preempt: is no setting any more"),
         ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
         (
             True,
@@ -153,9 +154,9 @@ def test_a_share_that_makes_no_sense_is_refused(share: Any, more: dict[str, Any]
 
 
 def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
-    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5", "share.preempt=30"])
+    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5"])
     spec = StudySpec.from_plain(plain)
-    assert spec.share is not None and (spec.share.weight, spec.share.preempt) == (2.5, 30.0)
+    assert spec.share is not None and spec.share.weight == 2.5
     assert StudySpec.from_journal(spec.plain()).share == spec.share
     assert make_spec().plain()["share"] is None
 
@@ -194,9 +195,9 @@ def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
     news = pool_news(first)
     assert not news(), "a study alone has nothing to say"
     driven(tmp_path, "second")
-    first.exchange(5.0, Use(8, 8, 8))
+    first.exchange(5.0, Use(8, 8, WORKERS, WORKERS))
     said = news()
-    assert "4 of 8 slots" in said and "shared with second" in said and not news()
+    assert "4 of 8 workers" in said and "shared with second" in said and not news()
 
 
 def test_example_of_the_page_prints_what_it_says() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import first_job
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import NestedParams, nested
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.number import NumberParameter
+from hpo_core.model.space.parameter import NestedParams, nested
 from hpo_core.model.space.search_space import distributions, seen
 from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit

@@ -150,7 +150,7 @@ def test_a_study_cannot_name_one(setting: str, name: str = "trial") -> None:
 
 
 def test_the_list_is_that_of_the_tables(tmp_path: Path) -> None:
-    from hpo_core.model.reported_value import COLUMNS as known
+    from hpo_core.model.trial import COLUMNS as known
 
     def train(trial: hpo.TrialHandle) -> None:
         trial.report(loss=1.0)

@@ -15,8 +15,7 @@ import psutil
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.hops import Unit
-from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
 from hpo_core.training.child.processes import TAG_VARIABLE
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest

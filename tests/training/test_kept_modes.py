@@ -18,8 +18,7 @@ import numpy as np
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.hops import Unit
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung, Unit
 from hpo_core.spec import sent_functions as sent
 from hpo_core.spec.sent_functions import function_name
 from hpo_core.training.request import RankPlace

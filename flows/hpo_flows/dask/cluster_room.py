@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from distributed.comm.addressing import get_address_host
 
 from hpo_core.model.devices.inventory import WAITING, Capacity, Device, HeldPartitions, Inventory, SeenDevice
-from hpo_core.model.hops import Doubt
+from hpo_core.model.trial import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
 

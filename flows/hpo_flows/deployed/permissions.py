@@ -37,7 +37,7 @@ from hpo_core.spec.data import DATA_PARAMETER, DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
-from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
+from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
 _SUFFIXES = (".yaml", ".yml")
 

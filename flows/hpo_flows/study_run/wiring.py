@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from hpo_core.execution.placing import MeasurementWriter, PlacementWriter, share
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import PooledExecutor, WorkerPlaces, join_pool, join_workers
+from hpo_core.pool.executor import holds_all, join_pool
 from hpo_core.pool.seat import PoolSeat, terms_of
 from hpo_core.pool.store import pools_of
 from hpo_core.pool.words import standing_of
@@ -43,7 +42,7 @@ def pool_news(seat: PoolSeat) -> Callable[[], str]:
 
     def news() -> str:
         nonlocal known
-        if seat.position is None or (found := {row.study for row in seat.others}) == known:
+        if not seat.mine.beat or (found := {row.study for row in seat.others}) == known:
             return ""
         known = found
         return standing_of(seat.row, seat.others).words
@@ -90,13 +89,12 @@ def wire(
     placer = Placer() if shared_devices is None else shared_devices  # one without jobs has length 0
     cluster.follow(study.demand)
     found = Wiring(cluster, placer, [NewsTeller(lambda: tell(cluster.news())), EnqueueRequests(study, folder)])
-    shared: tuple[PooledExecutor, WorkerPlaces] | None = None
     if spec.shares:
         pools, terms = pools_of(journal), terms_of(spec, owner)
-        if spec.hops:
-            shared = pooled, _ = join_workers(cluster, study, pools=pools, terms=terms)
-        else:
-            pooled = join_pool(cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads)
+        usable = holds_all(spec) if spec.hops else None
+        pooled = join_pool(
+            cluster, study, placer, pools=pools, terms=terms, threads=cluster.room.threads, usable=usable
+        )
         found.executor, found.seat = pooled, pooled.seat
         news = pool_news(found.seat)
         found.observers.append(NewsTeller(lambda: tell(news())))
@@ -106,10 +104,7 @@ def wire(
             spec,
             folder,
             running=[*study.state.running, *study.state.waiting],
-            workers_due=None if shared is None else functools.partial(PoolSeat.due, shared[0].seat),
         )
-        if shared is not None:
-            shared[1].useful = hopping.useful_workers
         found.executor = hopping
         found.after.append(lambda: hopping.keep_only([*study.state.waiting]))
     if shared_devices is not None:

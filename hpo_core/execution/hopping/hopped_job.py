@@ -15,8 +15,7 @@ from hpo_core.checkpoints.storage import CHECKPOINTS, HOPS, Removals, exists, ho
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, StorageError
-from hpo_core.model.hops import Unit, Visit
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report, Unit, Visit
 from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_core.training.reported_metrics import ReportedCurve, check_required
 from hpo_core.training.request import JobRequest

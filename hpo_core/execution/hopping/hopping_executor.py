@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
 from hpo_core.execution.job_requests import JobRequests
-from hpo_core.hopper.board import PlannedUnit, useful_workers
+from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.unit_times import UnitTimes
@@ -58,10 +58,12 @@ class MissingPartitions:
     Args:
         study: its name.
         longest_look: seconds that a worker may take to say which partitions it holds.
+        where: workers that count, in words.
     """
 
-    def __init__(self, study: str, longest_look: float) -> None:
+    def __init__(self, study: str, longest_look: float, where: str = "") -> None:
         self._study = study
+        self._where = where
         self._longest_look = longest_look
         self._since: dict[str, tuple[float, float]] = {}
         """Since when a partition lies on no worker, and since when no worker might still announce it, by its name."""
@@ -104,7 +106,7 @@ class MissingPartitions:
             raise PartitionsMissingError(
                 f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._study!r} ha"
                 f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
-                f"that.{why} Nothing recorded is lost: start a worker that holds "
+                f"that{self._where}.{why} Nothing recorded is lost: start a worker that holds "
                 f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), or put "
                 f"{'them' if len(late) > 1 else 'it'} back, then "
                 f"`hpo resume {self._study}`."
@@ -127,7 +129,6 @@ class HoppingExecutor:
         folder: of the study; states travel through it. None: there are no files (a simulation).
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
-        workers_due: counts the workers that the study's share gives it, whichever it holds now; None: it has all.
     """
 
     def __init__(
@@ -137,7 +138,6 @@ class HoppingExecutor:
         folder: str | Path | None,
         *,
         running: Iterable[int] = (),
-        workers_due: Callable[[], int] | None = None,
     ) -> None:
         data = spec.partitioned
         self.poll_seconds = inner.poll_seconds
@@ -169,8 +169,9 @@ class HoppingExecutor:
         """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
-        self._missing = MissingPartitions(spec.study, longest_look(files))
-        self._workers_due = workers_due
+        self._missing = MissingPartitions(
+            spec.study, longest_look(files), " (with share, on workers that hold all partitions)" * spec.shares
+        )
         self.on_unit: Callable[[Job, int], None] = lambda job, epoch: None
         """Called as a unit of a job begins, with its epoch; from any thread, so it must not wait."""
 
@@ -189,7 +190,7 @@ class HoppingExecutor:
             there = set[str]().union(*(device.partitions.names for device in inventory.devices if not device.slots))
             halted = [name for name in self._schedule.halted() if name not in there]
             self._missing.check(halted, inventory, self.now())
-            workers = inventory.workers if self._workers_due is None else self._workers_due()
+            workers = inventory.workers
             return Inventory.of(self._at_once(workers) if workers else 0, "model hopper")
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
@@ -227,17 +228,6 @@ class HoppingExecutor:
         return self._inner.wait(inbox, until)
 
     # Workers.
-
-    def useful_workers(self, holdings: Mapping[str, Iterable[str]]) -> list[str]:
-        """Workers that have something to do now, the most useful first.
-
-        Args:
-            holdings: by name of a worker, whoever holds it: names of the partitions that lie there.
-        """
-        with self._lock:
-            return useful_workers(
-                self._schedule.board, {name: self._places_of(held) for name, held in holdings.items()}
-            )
 
     def _places_of(self, names: Iterable[str]) -> frozenset[int]:
         return frozenset(self._places[each] for each in names if each in self._places)

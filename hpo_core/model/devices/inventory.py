@@ -24,9 +24,9 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     capacity: int
     """Bytes of the device that jobs may use together."""
     gpu: bool = False
-    """Whether it is a GPU: ``device`` is then what ``CUDA_VISIBLE_DEVICES`` names it by."""
+    """True for a GPU: ``device`` is then its name in ``CUDA_VISIBLE_DEVICES``."""
     alone: bool = False
-    """Whether no other job is placed beside it, as after it ran out of memory."""
+    """True if no other job is placed beside it, as after it ran out of memory."""
     mps: str = ""
     """Folder of the pipes of the GPU's MPS daemon, as the worker found it; empty: CUDA shares the GPU by itself."""
 
@@ -109,7 +109,7 @@ class HeldPartitions(msgspec.Struct, frozen=True):
     problems: dict[str, str] = {}
     """Why a partition that is there cannot be used, by its name."""
     announcing: bool = False
-    """Whether the worker has not told yet which partitions it holds, or reads one now."""
+    """True if the worker has not told yet which partitions it holds, or reads one now."""
 
 
 NO_PARTITIONS = HeldPartitions()
@@ -244,7 +244,7 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     own: dict[str, _Amount] = {}
     """Bytes of them that attempts of this worker use, by folder of their study. Those of ``WAITING`` are free."""
     by_growth: bool = False
-    """Whether ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
+    """True if ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
     cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
     """CPU cores of the computer, in thousandths."""
     gpu: bool = False

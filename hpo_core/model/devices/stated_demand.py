@@ -27,8 +27,8 @@ UNITS = {
     "B": 1.0,
 }
 _AMOUNT = re.compile(rf"\s*(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s?({'|'.join(UNITS)})?\s*")
-_MOST = {"memory": 2.0**62, "compute": 100.0, "cores": 1e6, "unit_seconds": 1e10}
-_UNITS = {"memory": "bytes", "compute": "percent of the device", "cores": "cores", "unit_seconds": "seconds"}
+_MOST = {"memory": 2.0**62, "compute": 100.0, "cores": 1e6}
+_UNITS = {"memory": "bytes", "compute": "percent of the device", "cores": "cores"}
 PARTS = tuple(_MOST)
 
 
@@ -57,8 +57,7 @@ def amount(given: Any, *, where: str) -> float:
 class StatedDemand:
     """Amounts by part; a part that is not stated is measured.
 
-    ``memory`` in bytes, ``compute`` in percent of a device, ``cores`` of the node, ``unit_seconds`` per unit of
-    training.
+    ``memory`` in bytes, ``compute`` in percent of a device, ``cores`` of the node.
 
     Args:
         amounts: the same for all jobs.

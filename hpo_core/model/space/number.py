@@ -54,7 +54,7 @@ class NumberParameter(ParameterType):
     """A number in [low, high]; a subclass has these four fields."""
 
     whole: ClassVar[bool] = False
-    """Whether values are integers."""
+    """True if values are integers."""
 
     if TYPE_CHECKING:
         low: float

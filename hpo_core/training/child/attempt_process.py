@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import RESULTS, Report
+from hpo_core.spec.assembly import THREAD_VARIABLES
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.child.child_process import MOST_ATTEMPTS, ChildProcess, KeptState, gpu_environment
 from hpo_core.training.child.messages import Finished, MessageInbox, RunJob, Settled, send

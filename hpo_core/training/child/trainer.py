@@ -22,9 +22,9 @@ import msgspec
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
-from hpo_core.model.thread_variables import THREAD_VARIABLES
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
+from hpo_core.spec.assembly import THREAD_VARIABLES
 from hpo_core.training.child.child_process import ANSWER_SECONDS, continues, demand_of, device_of
 from hpo_core.training.child.messages import (
     Cancel,
