@@ -129,10 +129,6 @@ GONE = (
     GoneSetting(("journal",), (), "tries for 60 s", "a journal that cannot be reached is tried again for 60 s"),
     GoneSetting(("data", "scheduler"), ("remaining", "randomized"), "has no such policy"),
     GoneSetting(
-        ("tracking", "wait_seconds"), (), "waits 600 s at most", "the end of a study waits 600 s at most for its copy",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
         ("tracking", "optuna"), (), "copies no study while it runs",
         "make a copy with hpo_core.load(NAME).study.to_optuna(URL)",
     ),

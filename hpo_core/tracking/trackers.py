@@ -32,8 +32,6 @@ from hpo_core.tracking.tracker_links import (
 
 log = logging.getLogger("hpo.session")
 
-WAIT_SECONDS = 600.0
-"""Longest wait at the end of a study until its copy is complete; in a terminal it does not wait."""
 SHORT_WAIT_SECONDS = 0.5
 """Wait of the report of a study that nobody awaits for its run in MLflow, to link to it."""
 NOT_SAID_SECONDS = 2.0
@@ -76,7 +74,7 @@ class Trackers:
         The process is not ended: what is left is copied after this one's end.
 
         Args:
-            seconds: longest wait; None: :data:`WAIT_SECONDS` where the end is awaited.
+            seconds: longest wait; None: ``tracking.wait_seconds`` of the study where it is awaited.
         """
         process, self._process = self._process, None
         if process is None:
@@ -106,7 +104,7 @@ class Trackers:
 
     @property
     def _seconds(self) -> float:
-        return WAIT_SECONDS if self.is_awaited else 0.0
+        return self._spec.tracking.wait_seconds if self.is_awaited else 0.0
 
     def _wait(self, seconds: float, process: int | None, goes_on: Callable[[], bool]) -> str | None:
         if not self.is_awaited and goes_on() and not in_trouble(self._folder):
