@@ -27,6 +27,7 @@ from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import interrupt_at_end
 from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
+from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
@@ -172,6 +173,8 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
         prefect = SharedServer(home.folder / "prefect")
         prefect.start()
         stack.callback(prefect.close)
+    if missing := complete_copies(home):
+        say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
     mlflow = stack.enter_context(_mlflow(home))
     if prefect is not None:
         prefect.wait()

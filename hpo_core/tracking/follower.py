@@ -10,7 +10,7 @@ machine. The folder is there for people, and tells followers of one study.
 Its controller has ended once standard input does, or its parent is another process. It goes on then until MLflow holds
 everything, however long that takes, and ends with exit code 0. It gives up, with exit code 3, where MLflow was out of
 reach for ``patience`` seconds. Until then it tries again and again, and says so once. It may be killed at any moment:
-the next one, or `hpo project`, does the rest.
+the next follower of the home, or `hpo project`, does the rest.
 
 How far it is stands in the study's folder (``mlflow.copy``). One follower for each study: a new one ends what an
 earlier controller left behind.
@@ -36,9 +36,9 @@ from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.security.masking import add_secrets_of, mask_logs, without_credentials
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import prepare_environment
-from hpo_core.tracking.mlflow_projection import MlflowProjection, ProcessLock
+from hpo_core.tracking.mlflow_projection import MlflowProjection, ProcessLock, ProjectionBusyError
 from hpo_core.tracking.provenance_files import note_version
-from hpo_core.tracking.tracker_links import reason_of
+from hpo_core.tracking.tracker_links import incomplete_copies, reason_of
 
 
 class TrackerError(HpoError):
@@ -231,6 +231,17 @@ def _ended(follower: Follower) -> int:
     return 0
 
 
+def complete_others(home: Home, journal: Journal) -> None:
+    for name in incomplete_copies(home.folder / "studies"):
+        try:
+            if not has_other_controller(journal.info(name).owner):
+                log.info("%s", project_study(home, journal, name))
+        except ProjectionBusyError:
+            continue
+        except HpoError as error:
+            log.warning("%s", error)
+
+
 def _report(follower: Follower) -> None:
     projection = follower.projection
     log.error(
@@ -262,6 +273,8 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Experiment of MLflow."""
     artifact_location: str | None = None
     """Place of the files of an experiment that does not exist yet."""
+    home: str = ""
+    """Home whose other studies are completed once this one is: MLflow works then; empty: none."""
     patience: float = PATIENCE_SECONDS
     """Seconds that a tracker may be out of reach at the end."""
     interval: float = 1.0
@@ -287,7 +300,11 @@ def main() -> int:
         follower = Follower(open_journal(given.journal), projection)
         end_older(projection.lock)
         follower.begin()
-        return follow(follower, interval=given.interval, patience=given.patience)
+        code = follow(follower, interval=given.interval, patience=given.patience)
+        if given.home and code == 0:
+            projection.close()
+            complete_others(Home(given.home, given.journal), follower.journal)
+        return code
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)
         return error.exit_code

@@ -193,6 +193,19 @@ def read_progress(folder: Path) -> CopyProgress | None:
         return None
 
 
+def incomplete_copies(studies: Path) -> list[str]:
+    """Studies of a home whose copy somebody began and nobody completed.
+
+    Args:
+        studies: the home's folder of all studies.
+    """
+    return [
+        file.parent.name
+        for file in sorted(studies.glob(f"*/{_COPY_NAME}"))
+        if (progress := read_progress(file.parent)) is not None and not progress.complete
+    ]
+
+
 def in_trouble(folder: Path) -> bool:
     found = read_progress(folder)
     return found is not None and bool(found.trouble)

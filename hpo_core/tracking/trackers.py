@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,16 +16,18 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.home import Home
-from hpo_core.model.errors import SpecError
+from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.follower import REQUEST, FollowRequest, is_follower
+from hpo_core.study import Study
+from hpo_core.tracking.follower import REQUEST, FollowRequest, has_other_controller, is_follower
 from hpo_core.tracking.tracker_links import (
     CopyProgress,
     ProjectionPlace,
     experiments_url,
     in_trouble,
+    incomplete_copies,
     note_progress,
     read_place,
     read_progress,
@@ -125,7 +128,7 @@ class Trackers:
             return None
         return (
             f"Study {self._study!r} is not complete in MLflow yet ({why}; log: {self._log}). Nothing is "
-            f"lost: `hpo project {self._study}` completes it."
+            f"lost: `hpo project {self._study}`, `hpo ui` and the next study of this home complete it."
         )
 
     def _find_uri(self) -> str:
@@ -152,6 +155,7 @@ class Trackers:
             uri=self.uri,
             experiment=self._spec.tracking.experiment,
             artifact_location=self._home.artifact_location(self._spec),
+            home=str(self._home.folder),
         )
         note_progress(self._folder, CopyProgress())  # should the process never get that far
         with open_private(self._log, "ab") as output:
@@ -192,6 +196,26 @@ class Trackers:
         if self._is_followed and not in_trouble(self._folder):
             return {"MLflow": experiments_url(self.uri)}
         return {}
+
+
+def complete_copies(home: Home) -> list[str]:
+    """Have a process complete, in its own time, what is missing of a home's copies; returns whose they are."""
+    names: list[str] = []
+    begun: Trackers | None = None
+    for name in incomplete_copies(home.folder / "studies"):
+        try:
+            with closing(home.read_journal()) as journal:
+                owner, spec = journal.info(name).owner, Study.current_spec(name, journal)
+        except HpoError:  # a study that is no more
+            continue
+        if has_other_controller(owner):
+            continue
+        names.append(name)
+        if begun is None:  # it goes on with the others
+            begun = Trackers(home, spec)
+            begun.is_awaited = False
+            begun.complete()
+    return names
 
 
 def wait_for_copy(

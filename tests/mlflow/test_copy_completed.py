@@ -19,8 +19,8 @@ import hpo_core as hpo
 from hpo_core.home import Home
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.tracker_links import CopyProgress, read_progress
-from hpo_core.tracking.trackers import Trackers
+from hpo_core.tracking.tracker_links import CopyProgress, incomplete_copies, read_progress
+from hpo_core.tracking.trackers import Trackers, complete_copies
 from tests.flows.conftest import LIMIT
 from tests.mlflow.test_mlflow import play, start
 from tests.mlflow.test_mlflow_follow import wait_for
@@ -132,6 +132,21 @@ def test_a_run_id_that_mlflow_cannot_give_is_none_after_one_attempt_with_the_rea
     (warning,) = [record.getMessage() for record in caplog.records if "not complete in MLflow" in record.getMessage()]
     assert "refused" in warning and "`hpo project away`" in warning
     process.terminate()
+
+
+@pytest.mark.slow
+def test_one_process_completes_what_is_missing_of_a_home(home: Home) -> None:
+    for name in ("one", "two", "three"):
+        trackers = Trackers(home, played(home, name, configs=2).spec)
+        trackers.start()
+        process = follower(trackers)
+        process.kill()
+        trackers.finish(seconds=LIMIT)
+    assert complete_copies(home) == ["one", "three", "two"]
+    wait_for(lambda: not incomplete_copies(home.folder / "studies"), LIMIT)
+    assert [trials_in_mlflow(home, name) for name in ("one", "two", "three")] == [2, 2, 2]
+    assert {progress(home, name).process for name in ("two", "three")} == {progress(home, "one").process}
+    assert complete_copies(home) == []
 
 
 def call(home: Home, **more: Any) -> hpo.Result:
