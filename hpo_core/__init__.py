@@ -3,7 +3,6 @@
 The public names. Everything else may move between versions.
 """
 
-import ast
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -120,7 +119,9 @@ if not TYPE_CHECKING:  # a type checker refuses names that are not there
     @cache
     def _places() -> dict[str, tuple[str, str]]:
         """By public name: its module, and its name there, as the imports above say."""
-        block = next(node for node in ast.parse(Path(__file__).read_bytes()).body if isinstance(node, ast.If))
+        from hpo_core.model.syntax_tree import syntax_tree
+
+        block = next(node for node in syntax_tree(Path(__file__).read_bytes()).body if hasattr(node, "orelse"))
         return {one.asname or one.name: (node.module, one.name) for node in block.body for one in node.names}
 
     def __getattr__(name: str) -> Any:
