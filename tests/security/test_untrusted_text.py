@@ -177,7 +177,7 @@ def test_artifacts_notes_and_decisions_escape_markdown() -> None:
     study = nasty_study()
     fold = folded(study)
     made = decision(promoted=True)
-    card = msgspec.structs.replace(made.challenger, metric=f"loss {NASTY}", data=NASTY, study=NASTY)
+    card = msgspec.structs.replace(made.challenger, metric=f"loss {NASTY}", data=NASTY)
     nasty: Decision = msgspec.structs.replace(made, challenger=card, steps=(NASTY,), rows=((NASTY, (0.1, 0.2)),))
     texts = [best_markdown(study), study_tags(fold, "halted", None)["mlflow.note.content"], nasty.markdown()]
     for text in texts:
