@@ -206,7 +206,7 @@ def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path)
     optuna.create_study(storage=plain_url(sqlite_url(file)), study_name="one")
     assert file.stat().st_size and [path.name for path in tmp_path.iterdir()] == [name]
     with pytest.raises(HpoError, match="has no study 'other'; it has one"):
-        import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[], levels=[])
+        import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[])
 
 
 @pytest.mark.slow

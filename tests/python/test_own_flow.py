@@ -80,7 +80,7 @@ def test_its_jobs_and_artifacts_belong_to_that_run(seen: Seen) -> None:
     assert len(jobs) >= 8 and {job["state_name"] for job in jobs} == {"Completed"}
     assert any(job["name"] == "trial 0 -> 1" for job in jobs)
     found = ask(seen.environment, "artifacts/filter", {"flow_runs": {"id": {"any_": [plain["id"]]}}})
-    assert {artifact["key"] for artifact in found} == {"plain-study", "plain-progress"}
+    assert {artifact["key"] for artifact in found} == {"plain-study"}
 
 
 def test_results_of_calls_and_tasks_are_passed_on_and_cached(seen: Seen) -> None:

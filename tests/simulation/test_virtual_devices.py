@@ -36,7 +36,7 @@ SPACE: dict[str, Any] = {
 
 
 def demand(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {"memory": GB * params["m"], "compute": params["c"], "unit_seconds": params["d"], "cores": 0.001}
+    return {"memory": GB * params["m"], "compute": params["c"], "cores": 0.001}
 
 
 def gpus(count: int, kind: str = "A100", memory: int = 16) -> list[Device]:
