@@ -39,7 +39,7 @@ lint: $(READY)
 docs: $(READY)  ## the documentation site, in site/ (open site/index.html, or for its search: mkdocs serve)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-pictures: $(VENV)/.ready-for-all  ## the report's pictures in the documentation, anew (Chromium; two minutes)
+pictures: $(VENV)/.ready-for-all  ## the report's picture in README and docs, anew (Chromium; two minutes)
 	$(BIN)/python docs/hooks/report_pictures.py
 
 notebooks: $(READY)  ## the outputs of examples/notebook, anew (ten minutes)

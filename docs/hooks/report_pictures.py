@@ -1,4 +1,4 @@
-"""The documentation's pictures of the report: ``make pictures``, or this file with the HTML file of a report.
+"""The picture of the report in README and docs: ``make pictures``, or this file with the HTML file of a report.
 
 Without one the demo is trained in a home of its own, and Chromium shows its report.
 """
@@ -11,10 +11,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ROOT / "docs" / "pictures"
+PICTURE = ROOT / "examples" / "digits" / "report.png"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 TRAINING_SECONDS = 1800
 LOADING_SECONDS = 300
@@ -30,7 +29,7 @@ def demo(folder: Path) -> Path:
 
 
 def take(report: Path) -> None:
-    """Write the three pictures of a report."""
+    """Write the picture of a report."""
     from playwright.sync_api import sync_playwright
 
     if CHROMIUM is None:
@@ -38,27 +37,17 @@ def take(report: Path) -> None:
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
 
-        def opened(width: int, height: int, colors: Any) -> Any:
-            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=colors)
-            page.set_default_timeout(LOADING_SECONDS * 1000)
-            page.goto(report.resolve().as_uri())
-            page.locator(".js-plotly-plot .main-svg").first.wait_for()
-            home = str(report.resolve().parents[2])  # a reader's home is called .hpo
-            page.evaluate(
-                "home => document.querySelectorAll('.links code').forEach("
-                "code => code.textContent = code.textContent.replace(home, '.hpo').replace('////', '///'))",
-                home,
-            )
-            return page
-
-        opened(1240, 1300, "light").screenshot(path=ROOT / "examples" / "digits" / "report.png")
-        opened(400, 1300, "light").screenshot(path=PICTURES / "report-400.png")
-        page = opened(1200, 830, "dark")
-        page.locator("section.card", has_text="Climbing the rungs").first.evaluate(
-            "card => window.scrollTo(0, card.getBoundingClientRect().top + window.scrollY - 10)"
+        page = browser.new_page(viewport={"width": 1240, "height": 1300}, color_scheme="light")
+        page.set_default_timeout(LOADING_SECONDS * 1000)
+        page.goto(report.resolve().as_uri())
+        page.locator(".js-plotly-plot .main-svg").first.wait_for()
+        home = str(report.resolve().parents[2])  # a reader's home is called .hpo
+        page.evaluate(
+            "home => document.querySelectorAll('.links code').forEach("
+            "code => code.textContent = code.textContent.replace(home, '.hpo').replace('////', '///'))",
+            home,
         )
-        page.locator("section.card", has_text="Climbing the rungs").locator(".main-svg").first.wait_for()
-        page.screenshot(path=PICTURES / "report-dark.png")
+        page.screenshot(path=PICTURE)
         browser.close()
 
 
