@@ -365,7 +365,7 @@ def _drive(
                     raise HpoError(failures[0])
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
-            raise
+            raise interrupt.with_traceback(None) from None
         except Exception as error:
             if error is first.error:  # the program's own frames say nothing about it
                 raise error.with_traceback(None) from None

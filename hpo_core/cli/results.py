@@ -223,6 +223,8 @@ def history(
     """List what jobs needed, by their deciding parameters."""
     from hpo_core.views.device_use import measured_needs
 
+    if forget and objective is None:
+        raise SpecError("hpo history --forget: name the OBJECTIVE, module:function, whose measurements are forgotten.")
     kept = Home(home, journal).read_journal().measurements
     every = kept.all()
     found = [one for one in every if objective in (None, one.objective)]
@@ -230,7 +232,7 @@ def history(
         hint = meant_or_known(objective, sorted({one.objective for one in every}))
         raise HpoError(f"hpo history: nothing was measured of {objective!r}; {hint}")
     if forget:
-        out.say(f"{kept.forget(found if objective else None)} forgotten")
+        out.say(f"{kept.forget(found)} forgotten")
         return
     needs = measured_needs(found)
     if as_json:

@@ -159,6 +159,12 @@ def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
                 f"{at}: {folder / name} is a link that leads out of {folder}, and workers follow none of those; put "
                 "the file there, or set data.folder to a folder that holds both."
             )
+    held_out = [name for name in names if PurePosixPath(name).name.startswith("validation-")]
+    if held_out and role == "partitions":
+        raise SpecError(
+            f"{at}: it matches {shown(held_out[0])}, which `hpo partition` made for validation; a metric would be too "
+            "good. Write a pattern for the files to train on, as part-*.npz."
+        )
     found = [seen for name in names if (seen := _as_it_is(name, folder)) is not None]
     if not found:
         raise SpecError(

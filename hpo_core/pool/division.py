@@ -129,8 +129,10 @@ def divide(capacity: int, members: Iterable[Member], turn: int = 0) -> dict[str,
     for equals in _classes(ordered):
         ideal = ideal_shares(left, equals)
         gangs = [one for one in equals if one.job_slots > max(Fraction(1), ideal[one.study])]
-        for gang in _in_turn(gangs, ideal, turn, _ROOT):
-            if gang.job_slots <= left:
+        begun = [gang for gang in gangs if 0 < len(gang.held) < gang.job_slots]
+        first = sorted(begun, key=lambda gang: (-len(gang.held), gang.study))[:1]  # it keeps what it has collected
+        for gang in [*first, *_in_turn(gangs, ideal, turn, _ROOT)]:
+            if gang.job_slots <= left and not shares[gang.study]:
                 shares[gang.study] = gang.job_slots
                 left -= gang.job_slots
         rest = [member for member in equals if member not in gangs]

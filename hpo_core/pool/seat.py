@@ -171,7 +171,7 @@ class PoolSeat:
         return set(self.held) - self.closing if self.is_fresh(now) else set()
 
     def is_fresh(self, now: float) -> bool:
-        return not self._is_lost and now <= self._last_look + LEASE_SECONDS
+        return not self._is_lost and now <= self._next_beat - BEAT_SECONDS + LEASE_SECONDS
 
     def is_due(self, now: float, seen: int) -> bool:
         """True if it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
@@ -259,9 +259,13 @@ class PoolSeat:
             name for other in members if len(other.held) < numbers[other.study] for name in other.usable or usable
         }
         keeps = sorted(held, key=lambda name: (name not in useful, name in wanted, name not in busy, name))
-        surplus = {name for place, name in enumerate(keeps) if place >= number or name not in useful}
-        kept = [name for name in keeps if name not in surplus or name in busy]
         taken = {name for member in members for name in member.held}
+        # whoever waits may be able to use these alone: leave them for others that nobody waits for
+        spare = [name for name in usable if name not in taken | wanted]
+        moved = [name for name in keeps[:number] if name in wanted][: len(spare)]
+        stays = [name for name in keeps[:number] if name not in moved]
+        surplus = {name for name in keeps if name not in stays or name not in useful}
+        kept = [name for name in keeps if name not in surplus or name in busy]
         free = [name for name in usable if name not in taken][: max(0, number - len(kept))]
         return msgspec.structs.replace(mine, held=tuple(sorted([*kept, *free]))), frozenset(surplus & busy)
 
@@ -293,7 +297,7 @@ class PoolSeat:
             if row.study == self.terms.study:
                 own = row
                 self._note_owner(member, is_gone)
-            elif member is not None:
+            elif member is not None and member.unit == self.terms.unit:
                 (gone if is_gone else self.others).append(row)
         return own, gone
 

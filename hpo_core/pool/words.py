@@ -44,7 +44,8 @@ def standing_of(mine: PoolRow, others: Iterable[PoolRow]) -> Standing:
     """Where the study of the row ``mine`` stands among the members of its pool."""
     member = mine.member
     assert member is not None
-    members = [member, *(row.member for row in others if row.member is not None)]
+    found = (row.member for row in others)
+    members = [member, *(other for other in found if other is not None and other.unit == member.unit)]
     shares = shares_of(members)
     reasons = _waits(member, members[1:], shares), _less_than_wanted(member, members[1:], shares)
     why = " ".join(filter(None, reasons))

@@ -202,8 +202,6 @@ class Pasha(Asha):
         super().__init__(plan, settings.configs)
         self.ladder = self.ladders[0]
         self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
-        from hpo_core.search.pasha import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
-
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
         self._tolerance = Tolerance(PERCENTILE)

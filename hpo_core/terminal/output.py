@@ -43,7 +43,7 @@ from hpo_core.views.device_use import (
     running_lines,
     sharing,
 )
-from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
+from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of, next_command
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.hop_views import hopping_line, plain_hops
 from hpo_core.views.rungs import (
@@ -258,6 +258,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             ]
         )
         _print_failures(study, folder)
+        if status != "running":
+            out.say(f"next: {f'hpo resume {name}' if status == 'interrupted' else next_command(study)}")
         out.say(f"more: hpo show {name}", style="dim")
 
 

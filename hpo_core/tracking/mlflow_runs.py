@@ -150,7 +150,8 @@ def _states(fold: TrackedStudy) -> dict[str, int]:
     # Trials by state; the winner counts as completed.
     found = Counter(trial_state(fold.study, trial) for trial in fold.state.trials)
     best = found.pop("winner", 0) + found.pop("best so far", 0)
-    known = dict.fromkeys(("completed", "not promoted", "stopped", "diverged", "abandoned"), 0)
+    states = ("completed", "not promoted", "stopped", "diverged", "abandoned", "paused", "running")
+    known = dict.fromkeys(states, 0)  # a state that no trial is in any more is 0
     return known | found | {"completed": found["completed"] + best}
 
 

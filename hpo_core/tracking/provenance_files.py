@@ -186,7 +186,7 @@ class ProvenanceUpload:
         tags: dict[str, str] = {}
         with tempfile.TemporaryDirectory(prefix="hpo-provenance-") as side:
             folder = Path(side)
-            if len(versions) != self._versions:
+            if versions and len(versions) != self._versions:
                 source = study_folder / FOLDER
                 for file in [source / VERSIONS, *source.glob("requirements-*.txt")]:
                     (folder / file.name).write_bytes(file.read_bytes())

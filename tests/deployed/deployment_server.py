@@ -48,8 +48,13 @@ class Deployed:
         studies = folder / "studies"
         studies.mkdir()
         self._gate = folder / "gate"
-        slow = {"objective": "tests.flows.objectives:held", "search": {"method": "random", "configs": 24,
-                "max_resource": 4}, "tracking": {"mlflow": "off"}, "constants": {"gate": str(self._gate)}}  # fmt: skip
+        slow = {
+            "study": "slow",
+            "objective": "tests.flows.objectives:held",
+            "search": {"method": "random", "configs": 24, "max_resource": 4},
+            "tracking": {"mlflow": "off"},
+            "constants": {"gate": str(self._gate)},
+        }
         (studies / "toy.yaml").write_text(json.dumps(TOY))
         (studies / "slow.yaml").write_text(json.dumps(TOY | slow))
         failing = {"objective": "tests.flows.objectives:raises", "tracking": {"mlflow": "off"}}

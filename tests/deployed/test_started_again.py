@@ -45,7 +45,7 @@ def other() -> Iterator[Owner]:
 
 
 def run_named(name: str) -> FlowRun:
-    return FlowRun(flow_id=uuid4(), name=name)
+    return FlowRun(flow_id=uuid4(), name=name, run_count=2)
 
 
 def started(configs: int, *, dies: bool = False) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.pool.division import Member, numbers_of, shares_of
-from hpo_core.pool.seat import PoolSeat, Terms, Use
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
 from hpo_core.pool.store import PoolRow
+from hpo_core.pool.words import standing_of
 from tests.sharing.in_memory import MemoryPools
 
 NAMES = ["v", "w", "x", "y"]
@@ -136,6 +138,55 @@ def test_what_others_wait_for_is_given_back_and_the_rest_is_kept() -> None:
     a.exchange(4.0, Use(2, 2, "xy", busy="y"))
     b.exchange(4.0, Use(1, 1, "x"))
     assert (a.held, b.held) == (("y",), ("x",))
+
+
+def test_a_holder_leaves_the_only_name_that_another_can_use_for_one_that_is_free() -> None:
+    """`b` can use `x` alone, which `a` holds within its number; `a` kept it for ever."""
+    rows = MemoryPools()
+    a, b = (PoolSeat(rows, Terms(pool="p", study=name, owner=name, unit="device"), Wants(wanted=1)) for name in "ab")
+    a.exchange(0.0, Use(1, 1, "x", busy="x"))
+    b.exchange(0.0, Use(1, 1, "x"))
+    for now in (3.0, 4.0):
+        a.exchange(now, Use(2, 1, "xy", busy="x"))
+        assert a.closing == {"x"}
+    a.exchange(5.0, Use(2, 1, "xy"))
+    b.exchange(5.0, Use(1, 1, "x"))
+    a.exchange(6.0, Use(2, 1, "xy"))
+    assert (a.held, b.held) == (("y",), ("x",))
+
+
+def test_studies_of_different_units_in_a_pool_of_one_name_share_nothing() -> None:
+    rows = MemoryPools()
+    slots, workers = (
+        PoolSeat(rows, Terms(pool="p", study=unit, owner=unit, unit=unit), Wants(wanted=4))
+        for unit in ("slot", "worker")
+    )
+    slots.exchange(0.0, Use(4, 4))
+    workers.exchange(0.0, Use(4, 4, NAMES))
+    slots.exchange(3.0, Use(4, 4))
+    assert len(slots.held) == len(workers.held) == 4
+    assert standing_of(slots.row, [workers.row]).why == ""
+
+
+def test_jobs_begin_for_as_long_as_others_count_the_last_sign_of_life() -> None:
+    """A look that writes no sign prolonged it: a stopped controller that went on began a job on another one's slot."""
+    rows = MemoryPools()
+    a = PoolSeat(rows, Terms(pool="p", study="a", owner="a"), Wants(wanted=2))
+    a.exchange(0.0, Use(2, 2))
+    signed = a.mine.beat
+    a.exchange(4.0, Use(2, 2))
+    assert a.mine.beat == signed
+    assert a.open(LEASE_SECONDS) and not a.open(LEASE_SECONDS + 1.0)
+
+
+def test_a_gang_that_collects_its_slots_keeps_them_over_its_turn() -> None:
+    gang = Member(study="g", seen=4, demand=4, job_slots=4, held=("0",))
+    others = [Member(study=name, seen=4, demand=4, beat=beat) for beat, name in enumerate("ab")]
+    for beat in range(40):
+        members = [msgspec.structs.replace(gang, beat=beat), *others]
+        assert numbers_of(members)["g"] == 4
+    shares = [numbers_of([msgspec.structs.replace(gang, beat=beat, held=()), *others])["g"] for beat in range(40)]
+    assert min(shares) == 0, "one that has begun none waits for its turn"
 
 
 def test_a_look_at_planted_rows_without_measure_takes_seconds_at_most() -> None:

@@ -7,10 +7,13 @@ Crashed whose heartbeats stop; that needs no process of ours. A flow process who
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import psutil
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -63,8 +66,12 @@ def report_silent_runs(
 GRACE_SECONDS = 45.0
 """Time for a study to halt. The profiles give their worker 60 seconds and more."""
 _PR_SET_PDEATHSIG = 1
+WORKER = "HPO_WORKER_PID"
+"""Environment variable that a worker sets for its flow processes."""
 
 
 def end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal once the process that started it has ended."""
+    """Have the kernel send this process a signal once the process that started it has ended, or now if it has."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+    if (parent := os.environ.get(WORKER)) is not None and not psutil.pid_exists(int(parent)):
+        os.kill(os.getpid(), number)

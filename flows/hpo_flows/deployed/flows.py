@@ -5,7 +5,6 @@
 """
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -49,11 +48,11 @@ def tune_file(form: TuneFileForm) -> State[Any]:
     """Run a new study, described by a study file of the deployment, to its end."""
     permissions = Permissions.of_environment()
     run = this_flow_run()
-    path = Path(form.file)
-    stem = path.parent.name if path.stem == "study" and path.parent.name else path.stem  # most are called study.yaml
-    name = form.name or dated_name(stem, run)
-    changes = {"study": name} | ({} if form.seed is None else {"seed": form.seed})
-    return begin("tune", run, StudySpec.from_plain(permissions.load(form.file).plain() | changes, "form"))
+    plain = permissions.load(form.file).plain()
+    changes: dict[str, Any] = {"study": form.name or dated_name(plain["study"], run)}
+    if form.seed is not None:
+        changes["seed"] = form.seed
+    return begin("tune", run, StudySpec.from_plain(plain | changes, "form"))
 
 
 class ResumeForm(FormPart):

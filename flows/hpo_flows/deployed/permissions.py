@@ -104,9 +104,11 @@ class Permissions:
         if self.folder is None:
             return found
         for path in self.folder.rglob("*"):
-            if path.suffix in _SUFFIXES and path.is_file() and self._is_inside(path):
+            name = path.relative_to(self.folder)
+            is_hidden = any(part.startswith(".") for part in name.parts)  # a home holds copies of study files
+            if path.suffix in _SUFFIXES and not is_hidden and path.is_file() and self._is_inside(path):
                 with suppress(SpecError):
-                    found[path.relative_to(self.folder).as_posix()] = load_spec(path)
+                    found[name.as_posix()] = load_spec(path)
         return found
 
     # What a run may use.

@@ -19,6 +19,7 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
+from hpo_core.views.formatting import plural
 from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
@@ -109,7 +110,9 @@ def start_worker() -> int:
         return worker.wait()
     except KeyboardInterrupt:
         flows = psutil.Process(worker.pid).children()
-        print(f"Ending: {len(flows)} runs halt, which may take {GRACE_SECONDS:.0f} s.", flush=True)
+        if flows:
+            halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
+            print(f"Ending: {halts}, which may take {GRACE_SECONDS:.0f} s.", flush=True)
         return 0
     finally:
         worker.kill()

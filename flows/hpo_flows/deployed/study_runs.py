@@ -27,7 +27,7 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
     home = home_here()
     Permissions.of_environment().check(spec)
-    if run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
+    if run.run_count > 1 and run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
         try:
             return drive_to_end(resumed(spec.study), action)
         except StudyNotFoundError:

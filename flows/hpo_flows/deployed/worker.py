@@ -8,6 +8,7 @@ automation of Prefect reports it (``hpo_flows.deployed.flow_run_heartbeats``).
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import tempfile
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
-from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
+from hpo_flows.deployed.flow_run_heartbeats import WORKER, end_with_parent
 
 
 class StudyWorker(ProcessWorker):
@@ -41,4 +42,5 @@ class StudyWorker(ProcessWorker):
 
 if __name__ == "__main__":
     end_with_parent(signal.SIGKILL)
+    os.environ[WORKER] = str(os.getpid())
     asyncio.run(StudyWorker(work_pool_name=sys.argv[1], create_pool_if_not_found=False).start())
