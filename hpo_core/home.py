@@ -32,7 +32,7 @@ DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "MLFLOW_TRACKING_URI")
 """Settings that name a database, and so may name a file."""
 
 _DATABASES_OF_OTHERS = ("mlflow.db",)
-"""What MLflow writes in a home, beside its artifacts. It follows links, so each is looked at before."""
+"""Files that MLflow writes in a home, beside its artifacts. It follows links, so each is looked at before."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _CURE = "Choose another with --home or HPO_HOME."

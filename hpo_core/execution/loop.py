@@ -81,7 +81,7 @@ class CheckpointCleanup:
 
 
 RENEW_SECONDS = 10.0
-"""How often a controller renews its lease on the study."""
+"""Seconds after which a controller renews its lease on the study."""
 STANDSTILL_SECONDS = 5.0
 """A wait that took so much longer than asked for was a standstill (SIGSTOP, a machine that slept or swapped)."""
 DOUBT_SECONDS = 1.0

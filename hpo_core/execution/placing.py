@@ -26,7 +26,7 @@ from hpo_core.study import Study
 from hpo_core.training.objective import load_objective
 
 WRITE_SECONDS = 10.0
-"""How often new measurements are written: each time costs the disk a transaction."""
+"""Seconds between two writes of new measurements: each costs the disk a transaction."""
 
 
 def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str | Path = "") -> SharedDevices:

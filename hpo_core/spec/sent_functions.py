@@ -41,7 +41,7 @@ class Sent(NamedTuple):
     """A pickled function."""
 
     name: str
-    """What the study says in place of ``module:function``."""
+    """Name in the study in place of ``module:function``."""
     content: bytes
 
 

@@ -203,7 +203,7 @@ _RUN_LATER: dict[str, Callable[[Any], bool]] = {
     "a generator": inspect.isgeneratorfunction,
     "an asynchronous generator": inspect.isasyncgenfunction,
 }
-"""What a function may make in place of running, and how that is seen."""
+"""Objects that a function may return instead of running, with their tests."""
 
 
 def _import_failed(setting: str, objective: str, error: BaseException) -> ObjectiveError:

@@ -192,9 +192,9 @@ def _buffers(module: Any) -> OrderedDict[str, Any]:
 
 
 _curves = msgspec.msgpack.Decoder(list[tuple[int, float, Metrics]])
-"""What one rank reported: resource, the rank's part of the batch, metrics."""
+"""Report of one rank: resource, the rank's part of the batch, metrics."""
 _states = msgspec.msgpack.Decoder(tuple[dict[str, str], bytes])
-"""What one rank would save: digests of what is common, and its own state."""
+"""State that one rank would save: digests of what is common, and its own state."""
 
 
 def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:

@@ -244,17 +244,9 @@ def test_docstrings_name_what_they_describe_and_ask_no_question() -> None:
     assert questions() == []
 
 
-ASKED = (
-    *(f"hpo_core.{room}" for room in ("checkpoints", "cli", "execution", "home", "report", "retraining")),
-    *(f"hpo_core.{room}" for room in ("spec.sent_functions", "tracking", "training", "views")),
-    "hpo_flows.dask",
-)
-"""Rooms whose attributes are still described by questions."""
-
-
 def test_attributes_are_named_and_asked_no_question() -> None:
     """``True if it is a GPU``, ``Number of partitions``; not ``Whether it is`` or ``How many``."""
-    assert [place for place in questions_of_attributes() if not place[0].startswith(ASKED)] == []
+    assert questions_of_attributes() == []
 
 
 def test_docstrings_stand_on_what_others_call() -> None:

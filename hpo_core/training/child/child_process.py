@@ -229,7 +229,7 @@ SETTINGS = (
     Setting(lambda: _torch().is_grad_enabled(), lambda before: _torch().set_grad_enabled(before), "torch"),
     Setting(_deterministic, _set_deterministic, "torch"),
 )
-"""What is put back; to add one is to add a line."""
+"""Settings that are put back; to add one is to add a line."""
 
 
 class KeptState:

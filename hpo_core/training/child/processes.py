@@ -29,7 +29,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _MAX_SECONDS = 10.0
 """Seconds that a killed process is waited for; one that exists longer waits for a disk."""
 _LISTS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
-"""Whether this kernel tells the children of a process; psutil reads all processes of the machine for that."""
+"""True if this kernel tells the children of a process; psutil reads all processes of the machine for that."""
 
 
 def process_state(pid: int) -> str:
@@ -196,7 +196,7 @@ _RAISED = (
     "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
 )
 _PRINTED = ("std::bad_alloc", "cannot allocate memory", "out of memory")
-"""What native libraries print before they abort, in small letters."""
+"""Words that native libraries print before they abort, in small letters."""
 _CGROUPS = Path("/sys/fs/cgroup")
 MEMORY_CURE = "Use a smaller model or batch, fewer workers per machine, or more memory."
 

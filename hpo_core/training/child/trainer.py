@@ -56,7 +56,7 @@ ENVIRONMENT = {
 PING_SECONDS = 5.0
 """Seconds between two pings to a zygote that sends nothing."""
 SEND_SECONDS = 60.0
-"""How long a zygote may take to read a message; it reads between any two things it does."""
+"""Seconds that a zygote may take to read a message; it reads between any two things it does."""
 IMPORT_SECONDS = 600.0
 """Seconds that the import of the objective may take."""
 _EXIT_SECONDS = 5.0
