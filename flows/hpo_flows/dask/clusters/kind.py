@@ -116,7 +116,7 @@ def _is_idle(worker: Any) -> bool:
 
 
 BEHIND = datetime.timedelta(days=1)
-"""Longest time that the clock of a computer may be behind: Dask's own certificates begin at the moment they are made."""
+"""Time that the clock of a computer may be behind: Dask's own certificates begin at the moment they are made."""
 VALID = datetime.timedelta(days=365)
 
 
