@@ -50,8 +50,9 @@ for package in (hpo_core, hpo_flows):
         if not module.name.endswith("__main__"):
             try:
                 importlib.import_module(module.name)
-            except ModuleNotFoundError as error:  # a library that is not installed, as transformers
-                if error.name.startswith("hpo_"):
+            except ImportError as error:  # of a library that is not installed, as transformers
+                missing = error.__cause__ or error
+                if not isinstance(missing, ModuleNotFoundError) or missing.name.startswith("hpo_"):
                     raise
 journal = MemoryJournal()
 study = Study.create(load_spec("study.yaml"), journal)

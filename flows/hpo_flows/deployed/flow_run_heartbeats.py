@@ -2,6 +2,8 @@
 
 Prefect's engine sends an event while a flow runs. An automation, made by ``hpo deploy``, calls a deployment's run
 Crashed whose heartbeats stop; that needs no process of ours. A flow process whose worker ends halts its study at once.
+
+HPO_WORKER_PID  set by ``hpo worker`` for its flow processes: the process of the worker
 """
 
 from __future__ import annotations
