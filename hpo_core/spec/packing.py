@@ -192,23 +192,3 @@ def check_deciding(spec: StudySpec) -> None:
         deciding_parameters(spec.search_space(), spec.constants, spec.packing.by)
     except SpecError as error:
         raise ValueError(str(error)) from None
-
-
-def refuse_recorded_expressions(packing: Any) -> None:
-    """Refuse a recorded need that was an expression of parameters.
-
-    Raises:
-        SpecError: this version has no expressions.
-    """
-    if not isinstance(packing, dict):
-        return
-    for part in ("demand", "memory"):
-        for name, given in (packing.get(part) or {}).items():
-            if given is not None and name != "function":
-                try:
-                    amount(given, where=f"packing.{part}.{name}")
-                except SpecError:
-                    raise SpecError(
-                        f"journal: packing.{part}.{name} = {given!r}: this version has no expressions; read this "
-                        "study with the last one that had them, the development version of 2026-11-28."
-                    ) from None

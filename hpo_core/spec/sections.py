@@ -285,6 +285,8 @@ class TrackingSpec(Part):
 
 
 MOST_RANKS = 1024
+EFFICIENCY = 0.75
+"""A gang of g ranks trains at least so many times g as fast as one; larger ones are not used."""
 
 
 class ScalingSpec(Part):
@@ -293,12 +295,6 @@ class ScalingSpec(Part):
     Without ``speedups`` they follow from times that the study itself measures.
     """
 
-    efficiency: float = Field(
-        default=0.75,
-        gt=0,
-        le=1,
-        description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
-    )
     speedups: dict[int, float] = Field(
         default_factory=dict,
         description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used, "
@@ -315,10 +311,10 @@ class ScalingSpec(Part):
                     f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
                     "rank"
                 )
-        if self.speedups and all(gain < self.efficiency * ranks for ranks, gain in self.speedups.items()):
+        if self.speedups and all(gain < EFFICIENCY * ranks for ranks, gain in self.speedups.items()):
             raise ValueError(
-                f"speedups: no size reaches efficiency = {self.efficiency}, so no trial could ever grow; lower "
-                "efficiency, or set training.gang to 1"
+                f"speedups: no size reaches {EFFICIENCY:.0%} of linear, so no trial could ever grow; set training.gang "
+                "to 1"
             )
         return self
 
@@ -471,7 +467,7 @@ class SlurmClusterSpec(ClusterSettings):
 
     The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
     its walltime too, is submitted anew. Dask's configuration has ``jobqueue.slurm.interface``, the network interface
-    between nodes, such as ib0.
+    between nodes, such as ib0, and ``jobqueue.slurm.job-script-prologue``, shell lines before a worker starts.
     """
 
     kind: Literal["slurm"] = "slurm"
@@ -492,10 +488,6 @@ class SlurmClusterSpec(ClusterSettings):
     directives: list[str] = Field(
         default_factory=list,
         description="Further #SBATCH lines: --partition=gpu, --gres=gpu:1, --account=lab.",
-    )
-    prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
-    wait: float = Field(
-        default=3600.0, gt=0, description="Seconds to wait for the first worker: the queue decides when it comes."
     )
 
     def cores_each(self, machine: int) -> int:

@@ -19,8 +19,8 @@ from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_popul
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
-from hpo_core.spec.gone_settings import without_gone
-from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing, refuse_recorded_expressions
+from hpo_core.spec.gone_settings import OTHER_VERSION, without_gone
+from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
@@ -403,13 +403,11 @@ def _as_today(data: Any) -> Any:
     """
     if not isinstance(data, dict):
         return data
-    refuse_recorded_expressions(data.get("packing"))
     found = without_gone(data)
     training, search = found.get("training"), found.get("search")
     if "lost" in data.get("training", {}).get("retries", ()) and data["training"].get("max_lost") is not None:
         raise SpecError(
-            "journal: training.max_lost and training.retries.lost: this version has one of them; read this study with "
-            "the last one that had both, the development version of 2026-11-29."
+            f"journal: training.max_lost and training.retries.lost: this version has one of them; {OTHER_VERSION}."
         )
     if isinstance(training, dict) and training.get("process") == "auto":
         found["training"] = training | {"process": "fresh"}

@@ -155,14 +155,7 @@ class StudyState:
                 trial.condemned |= {event.resource}
                 trial.removed += (event,)
             case TrialStopped():
-                self.losses.forget(event.trial, stays=False)
-                trial = self.trials[event.trial]
-                trial.stopped = event
-                if trial.running:
-                    assert trial.granted is not None
-                    self._no_longer_runs(trial, trial.granted.target)
-                if event.trial in self.waiting:
-                    self.waiting.remove(event.trial)
+                self.trials[event.trial].stopped = event
             case TrialAbandoned():
                 self.losses.forget(event.trial, stays=False)
                 self.trials[event.trial].abandoned = event

@@ -104,7 +104,7 @@ class TrialRecord(msgspec.Struct, gc=False):
     @property
     def waiting(self) -> bool:
         """True if its latest job failed and is wanted again."""
-        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
+        return bool(self.failures) and not self.running and self.abandoned is None
 
 
 def is_complete(result: JobCompleted) -> bool:

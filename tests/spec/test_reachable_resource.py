@@ -61,8 +61,6 @@ SEARCHES += [
         {},
         {"selection": "truncation"},
         {"reproduction": "barrier"},
-        {"max_gap": 1},
-        {"stragglers": 1},
         {"fitness": "pareto"},
     )
 ]
