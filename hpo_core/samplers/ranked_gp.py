@@ -143,7 +143,7 @@ class RankedGP:
         found = np.full(len(self._names), np.nan)
         for at, name in enumerate(self._names):
             if name in params:
-                parameter = self._space.resolved(name, params)
+                parameter = self._space.parameters[name]
                 share = parameter.share(params[name])
                 found[at] = (parameter.on_scale(params[name]) + 0.5) / self._choices[at] if share is None else share
         return found
@@ -152,7 +152,7 @@ class RankedGP:
         found: Params = {}
         for name, share in zip(self._names, np.nan_to_num(place, nan=0.5).tolist(), strict=True):
             if self._space.is_active(name, found):
-                found[name] = self._space.resolved(name, found).at_share(share)
+                found[name] = self._space.parameters[name].at_share(share)
         return found
 
 

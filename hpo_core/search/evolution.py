@@ -266,13 +266,12 @@ class Explorer:
         for name in self._space.order:
             if not self._space.is_active(name, values):
                 continue
-            parameter = self._space.resolved(name, values)
+            parameter = self._space.parameters[name]
             stream = Stream(self._seed, f"explore/{purpose}{name}", number)
             if name not in parent:
                 values[name] = parameter.draw(stream)
             elif name in self._static:
-                fits = not self._space.is_dependent(name) or parameter.contains(parent[name])
-                values[name] = parent[name] if fits else parameter.draw(stream)
+                values[name] = parent[name]
             elif stream.uniform() < self._resample:
                 values[name] = parameter.draw(stream)
             else:

@@ -154,7 +154,6 @@ def test_a_grid_has_the_values_of_the_space(grid: dict[str, Any], says: str) -> 
     ("x", "says"),
     [
         ({"type": "float", "low": 0.0, "high": 1.0}, "x is float without a step"),
-        ({"type": "int", "low": 1, "high": {"param": "n"}}, "x has a range that depends on another value"),
         ({"type": "int", "low": 0, "high": 10_000}, "at most about 200,000 points"),
     ],
 )
