@@ -77,7 +77,7 @@ class RankedGP:
         return next(fresh, None) or self._space.draw(stream)
 
     def _candidates(self, rng: np.random.Generator) -> Iterator[Params]:
-        """Candidates that are not forbidden, the largest expected improvement first."""
+        # Candidates that are not forbidden, the largest expected improvement first.
         from hpo_core.samplers.rank_model import Posterior, fit  # SciPy is optional
 
         count = len(self._results)
@@ -103,7 +103,7 @@ class RankedGP:
         return map(self._params, drawn[np.argsort(-gains, kind="stable")])
 
     def _near(self, rng: np.random.Generator, liked: Array, count: int, lengths: Array) -> Array:
-        """Places near those that are liked, at all distances up to the lengths of the model."""
+        # Places near those that are liked, at all distances up to the lengths of the model.
         elsewhere, centres = rng.random((count, len(lengths))), liked[rng.integers(len(liked), size=count)]
         centres = np.where(np.isnan(centres), elsewhere, centres)
         reach = np.minimum(lengths, 1.0) * 10.0 ** rng.uniform(-2.0, 0.0, (count, 1)) / 2.0
@@ -114,7 +114,7 @@ class RankedGP:
         return np.where(changed, moved, centres)
 
     def _known(self, count: int, most: int) -> tuple[tuple[Array, Array, Array], Array]:
-        """At most so many of the first ``count`` results and of those of earlier studies, and their scores."""
+        # At most so many of the first ``count`` results and of those of earlier studies, and their scores.
         from hpo_core.samplers.rank_model import scores_of
 
         groups = [group for group in (self._results[:count], self._past) if group]
@@ -139,7 +139,7 @@ class RankedGP:
         return np.column_stack([np.where(count > 0, chosen, numbers), np.broadcast_to(trials < 0, len(places))])
 
     def _place(self, params: Mapping[str, Any]) -> Array:
-        """A number from 0 to 1 for each parameter; NaN: it takes no part."""
+        # A number from 0 to 1 for each parameter; NaN: it takes no part.
         found = np.full(len(self._names), np.nan)
         for at, name in enumerate(self._names):
             if name in params:
@@ -157,6 +157,6 @@ class RankedGP:
 
 
 def _some(order: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The best half, and a spread of the others."""
+    # The best half, and a spread of the others.
     spread = np.linspace(most // 2, len(order) - 1, most - most // 2).round().astype(np.intp)
     return order if len(order) <= most else np.append(order[: most // 2], order[spread])

@@ -137,7 +137,6 @@ class AshaSearch(HalvingSettings):
         return self
 
     def plan(self) -> BracketPlan:
-        """The plan from which rungs and brackets are built."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
@@ -243,7 +242,6 @@ class Asha(SearchMethod):
         return ladder.rung(k)
 
     def sample(self) -> Action:
-        """A new configuration; once all were sampled, wait or finish."""
         found = self.assignment.next()
         if found is None:
             return WAIT if self.running else DONE
@@ -256,7 +254,6 @@ class Asha(SearchMethod):
         return most if width is None else min(most, max(0, width - self.assignment.total))
 
     def promotion(self, ladder: Ladder, trial: int, k: int) -> Promote:
-        """The action that takes a trial to place ``k`` of a ladder."""
         bracket = self._bracket_of[trial]
         return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
 

@@ -112,7 +112,6 @@ class Grid:
         return [self.at(number) for number in range(self.size)]
 
     def at(self, number: int) -> Params:
-        """Point ``number``; parameters that are off are absent."""
         number %= self.size
         if self._listed is not None:
             return dict(self._listed[number])

@@ -155,7 +155,6 @@ class ParetoRung:
         return [trial for front in self._fronts for trial in front.order()] + self._last
 
     def rank(self, trial: int) -> int:
-        """The place of a trial in :meth:`ranking`, from 1."""
         before = 0
         for front in self._fronts:
             if front.index(trial) is not None:
@@ -164,7 +163,6 @@ class ParetoRung:
         return before + self._last.index(trial) + 1
 
     def check(self) -> None:
-        """Assert that places and candidate agree with the ranking; O(n**2)."""
         for front in self._fronts:
             assert front.gone == np.count_nonzero(front.promoted) == len(self._promoted & set(front.trials.tolist()))
             assert front._nearest is None or (front._nearest == front._distances()).all()

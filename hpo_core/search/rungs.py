@@ -128,11 +128,9 @@ class LossRung:
         return [trial for _, trial in sorted([(-loss, -trial) for loss, trial in self._top] + self._rest)]
 
     def rank(self, trial: int) -> int:
-        """The place of a trial in :meth:`ranking`, from 1."""
         return self.ranking().index(trial) + 1
 
     def check(self) -> None:
-        """Assert that the heaps agree with a plain sort."""
         top = {(-loss, -trial) for loss, trial in self._top}
         ranked = sorted(top | set(self._rest))
         assert len(ranked) == self.size == len(self._top) + len(self._rest)
@@ -204,7 +202,6 @@ class Ladder:
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
     def is_top(self, k: int) -> bool:
-        """True if no rung lies above place ``k``, be it open or not."""
         return not self.endless and k == len(self.rungs) - 1
 
 

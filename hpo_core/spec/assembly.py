@@ -16,7 +16,6 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def create_method(spec: StudySpec) -> SearchMethod:
-    """The search method of a study, before its first event."""
     return spec.search.create(_search_context(spec))
 
 

@@ -57,7 +57,6 @@ class ModuleSource:
         return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
 
     def is_global(self, name: str) -> bool:
-        """True if a function of the module declares the name ``global``."""
         return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
 
     def is_dynamic(self) -> bool:

@@ -155,7 +155,6 @@ class PackingSpec(Part):
         return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
 
     def finds_ratio(self, architecture: str) -> bool:
-        """True if the study finds the ratio by itself."""
         return not {architecture, DEFAULT} & self.oversubscribe.keys()
 
     def memory_limit(self, architecture: str) -> int | None:

@@ -386,7 +386,6 @@ class ClusterSettings(Part):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"Dask workers ({self.kind})"
 
     @property
@@ -399,7 +398,6 @@ class ClusterSettings(Part):
 
     @property
     def named(self) -> str:
-        """The setting that says where jobs train, for messages."""
         return f"cluster.kind = {self.kind!r}"
 
 
@@ -417,7 +415,6 @@ class LocalClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
@@ -448,7 +445,6 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"Dask cluster {self.address}"
 
     @property
@@ -458,7 +454,6 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def named(self) -> str:
-        """The setting that says where jobs train, for messages."""
         return f"cluster.address = {self.address!r}"
 
 

@@ -88,7 +88,6 @@ _SWITCHES = frozenset({"packing", "share"})
 
 
 def settings_of(method: Any) -> set[str]:
-    """Names of a search method's settings; none where the method is unknown."""
     known = settings_class(method)
     return set() if known is None else set(known.model_fields)
 

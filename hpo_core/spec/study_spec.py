@@ -226,7 +226,6 @@ class StudySpec(Part):
 
     @property
     def shares(self) -> bool:
-        """True if its slots belong to a pool that other studies use as well."""
         return self.share is not None
 
     @property
@@ -250,27 +249,22 @@ class StudySpec(Part):
 
     @property
     def grows(self) -> bool:
-        """True if trials get more slots where few of them are left."""
         return self.training.gang == "auto"
 
     @property
     def job_slots(self) -> int | None:
-        """Slots of a job; None: the study decides for each."""
         return None if self.training.gang == "auto" else self.training.gang
 
     @property
     def least_ranks(self) -> int:
-        """Ranks without which no job can begin."""
         return 1 if self.training.gang == "auto" else self.training.gang
 
     @property
     def measures_speedups(self) -> bool:
-        """True if the speed-ups by which trials grow are measured."""
         return self.job_slots is None and not self.scaling.speedups
 
     @property
     def gangs(self) -> bool:
-        """True if a trial may train on several slots at once."""
         return self.training.gang != 1
 
     @property
@@ -280,7 +274,6 @@ class StudySpec(Part):
 
     @property
     def slot_word(self) -> str:
-        """Word for what studies of a pool share: slots or whole devices."""
         return "device" if self.packs else "slot"
 
     @property
@@ -290,7 +283,6 @@ class StudySpec(Part):
 
     @property
     def unit_word(self) -> str:
-        """Unit of training for people: an epoch where models hop."""
         return "epoch" if self.hops else "unit"
 
     @property
@@ -306,7 +298,6 @@ class StudySpec(Part):
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:
-        """All metrics that are optimized, the first one first."""
         return tuple(self.metrics) or (self.metric,)
 
     @property
@@ -321,12 +312,10 @@ class StudySpec(Part):
 
     @property
     def trained_partitions(self) -> int:
-        """Number of partitions that are trained on, the first ones."""
         return 0 if self.data is None else len(self.data.files)
 
     @property
     def checkpoint_base(self) -> str:
-        """Folder of the checkpoints, relative to the study's, or a URL."""
         place = self.checkpoints.folder
         return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 

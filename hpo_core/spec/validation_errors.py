@@ -154,7 +154,6 @@ def line_of(place: tuple[Any, ...], where: str, lines: Mapping[tuple[Any, ...], 
 
 
 def named(place: tuple[Any, ...]) -> str:
-    """A place in a description for people, such as ``space.x.low``."""
     few = ".".join(shortened(part) if isinstance(part, str) else shown(part) for part in place[: limits.DEPTH])
     return few or "the study"
 

@@ -102,7 +102,6 @@ class StudyState:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best result by the study's rule (``best_of``)."""
         return self._best.incumbent
 
     @property
@@ -235,7 +234,6 @@ class StudyState:
         return checkpoint
 
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
-        """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]
         while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.results):
             trial = self.trials[trial.parent]
@@ -296,7 +294,6 @@ class StudyState:
         return None
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each event."""
         assert set(self.running) == {t.number for t in self.trials if t.running}
         assert self.without_slot <= set(self.running)
         slots = (grant.demand.slots for trial, grant in self.running.items() if trial not in self.without_slot)

@@ -49,7 +49,6 @@ class Losses:
         self._ended_at: dict[int, int] = {}
 
     def failed(self, event: AttemptFailed) -> None:
-        """Count an attempt without a result, by its outcome."""
         if event.outcome not in _NOT_BY_ITSELF:
             self.ended(event.trial)
         elif event.outcome is Outcome.LOST and event.worker:

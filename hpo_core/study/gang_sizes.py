@@ -72,7 +72,6 @@ class GangSizes:
         return failed.demand.slots if failed is not None else self._method.recorded_slots() or self._fixed
 
     def least(self) -> int:
-        """Slots without which the next job cannot begin."""
         return self.next()
 
     def largest(self, slots: int) -> int:
@@ -87,7 +86,6 @@ class GangSizes:
         return 0
 
     def words(self) -> str:
-        """The size, for people; empty where each job takes a slot."""
         return f"{self._fixed} ranks a job" if self._fixed > 1 else ""
 
 

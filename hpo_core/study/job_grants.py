@@ -84,7 +84,6 @@ class Grants:
         return most if budget is None else budget.fitting(most, _loaded(self.next_again()[1]))
 
     def check(self) -> None:
-        """Assert that no slot is idle although a job could run."""
         state, budget = self._state, self._parts.budget
         room = state.capacity - state.slots_in_use
         if room <= 0:

@@ -44,7 +44,6 @@ class StopRules:
         self._reached_before = False
 
     def count_time(self, stimulus: Stimulus, time: float) -> None:
-        """Add the time that passed until this stimulus."""
         kind = type(stimulus)
         if kind is AbandonRequested:  # by a person, perhaps while no controller drives it
             return
@@ -69,7 +68,6 @@ class StopRules:
         return max(state.resource_running, self._rules.total_resource - used)
 
     def seconds_left(self, now: float) -> float | None:
-        """Seconds until the rule about them is due; None without that rule."""
         return None if self._rules.seconds is None else max(0.0, self._rules.seconds - self.seconds_at(now))
 
     def progress(self, state: StudyState, now: float) -> list[str]:

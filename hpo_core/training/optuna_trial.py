@@ -69,7 +69,6 @@ class ObjectiveStudy:
 
     @property
     def directions(self) -> list[Any]:
-        """The ``optuna.study.StudyDirection`` of each objective."""
         from optuna.study import StudyDirection
 
         return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
@@ -123,7 +122,6 @@ class ObjectiveTrial(ABC):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Constraints set so far, as Optuna names them."""
         return {f"constraints:{name}": value for name, value in self.constraints.items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -320,7 +318,6 @@ class OptunaTrial(ObjectiveTrial):
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """User attributes (JSON), kept over all jobs of the trial."""
         return json.loads(json.dumps(self._state.user_attrs))  # type: ignore[no-any-return]
 
     @property
@@ -411,7 +408,6 @@ class OptunaTrial(ObjectiveTrial):
         return True
 
     def returned(self, value: Any) -> None:
-        """Finish after the objective returned ``value``."""
         if not self._stop_requested:
             self._state.result = self._as_result(value)
             self._state.ended = True
@@ -440,7 +436,6 @@ class OptunaTrial(ObjectiveTrial):
         return self._state.result if self._is_whole else self._state.values_at(self._handle.target)
 
     def finish(self, values: list[float] | None) -> None:
-        """Advance the handle to its target and report ``values`` there."""
         if values is not None:
             self._report_at_target(values)
         for _ in self._steps:

@@ -36,7 +36,6 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         return self.capacity if self.alone else self.memory
 
     def lowered(self, memory: int) -> Portion:
-        """The same with so many bytes, if that is less."""
         return self if memory >= self.memory else msgspec.structs.replace(self, memory=memory)
 
     @property

@@ -58,7 +58,6 @@ class NumberParameter(ParameterType):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The range in which people are shown its values."""
         return float(self.low), float(self.high)
 
     def may_pass(self, test: Test) -> bool:

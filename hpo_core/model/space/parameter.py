@@ -43,11 +43,9 @@ class ParameterType(Part, ABC):
         return data if "type" in data else {"type": self.type, **data}
 
     def conditions(self) -> tuple[dict[str, Test], ...]:
-        """The conditions of which one must hold; empty: it always takes part."""
         return alternatives(self.when)
 
     def parents(self) -> list[str]:
-        """The parameters of its condition, which must be known before this one."""
         return list(dict.fromkeys(name for condition in self.conditions() for name in condition))
 
     @abstractmethod

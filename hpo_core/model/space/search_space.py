@@ -121,7 +121,6 @@ class SearchSpace:
         return found
 
     def above(self, name: str) -> list[str]:
-        """The parameters that the condition of ``name`` asks about."""
         return self.parameters[name].parents()
 
     def condition_in_words(self, name: str) -> str:
@@ -162,7 +161,6 @@ class SearchSpace:
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:
-        """Complaints about a configuration; empty if it is valid."""
         found = [f"{name} is no parameter of this space" for name in values if name not in self.parameters]
         for name in self.order:
             active = self.is_active(name, values)

@@ -38,7 +38,6 @@ def scalar_key(value: Any) -> tuple[bool, Any]:
 
 
 def said(value: Any) -> str:
-    """A value in a message; a short list is written out."""
     text = json.dumps(value) if isinstance(value, list | tuple) else ""
     return text if 0 < len(text) <= 40 else shown(value)
 
@@ -93,7 +92,6 @@ class Test(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, right: Any) -> Test:
-        """From the right side as the study file has it."""
         if not isinstance(right, Mapping):
             return cls(tuple(right) if isinstance(right, list) else (right,))
         no = right.get("not", [])
@@ -135,7 +133,6 @@ class Test(msgspec.Struct, frozen=True):
 
 
 def alternatives(when: When) -> tuple[dict[str, Test], ...]:
-    """The mappings of which one must hold; empty: no condition."""
     several = when if isinstance(when, list) else [when] if when else []
     return tuple({name: Test.of(right) for name, right in one.items()} for one in several)
 
