@@ -205,10 +205,6 @@ class Ladder:
         return not self.endless and k == len(self.rungs) - 1
 
 
-MOST = 2**40
-"""No advice to use more configurations than that."""
-
-
 def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Number) -> int:
     """The highest rung of a ladder that holds a result.
 
@@ -223,37 +219,13 @@ def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Numb
     return highest
 
 
-def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int) -> int | None:
-    """Number of configurations that reach the highest level; None: more than anybody has.
-
-    Args:
-        highest_level: that so many configurations reach.
-        configs: more than these.
-    """
-    enough = max(1, configs)
-    while highest_level(enough) < top:
-        enough *= 2
-        if enough > MOST:
-            return None
-    short = enough // 2
-    while enough - short > 1:
-        middle = (short + enough) // 2
-        if highest_level(middle) < top:
-            short = middle
-        else:
-            enough = middle
-    return enough
-
-
 def too_few(highest_level: Callable[[int], int], top: int, configs: int, reduction_factor: float) -> list[str]:
     """The notice that no trial may be promoted to the maximum resource; empty where the rule promotes one."""
     reached = highest_level(configs)
     if reached >= top:
         return []
-    needed = configs_to_reach(highest_level, top, configs)
-    more = f"at least {needed:,} configurations" if needed else "more configurations"
     return [
         f"By the rule floor(n / {reduction_factor:g}) {configs:,} configurations bring a trial to {reached:,}, and may "
-        f"not bring one to max_resource = {top:,}. Use {more}, a larger min_resource, or a smaller max_resource; or "
-        "extend the study later."
+        f"not bring one to max_resource = {top:,}. Use more configurations, a larger min_resource, or a smaller "
+        "max_resource; or extend the study later."
     ]

@@ -10,16 +10,12 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import JournalError, SpecError
 from hpo_core.model.events import (
     FORMAT,
-    AttemptFailed,
     ControllerStarted,
     Event,
-    JobCompleted,
     Stimulus,
-    StudyRequested,
 )
 from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
@@ -160,22 +156,6 @@ def test_every_kind_of_fact_is_in_them() -> None:
     assert {kind.__name__ for kind in set(get_args(Stimulus)) - stimuli} <= {"JobAsked"}
 
 
-def test_what_attempts_used_is_read_back() -> None:
-    lines = (FOLDER / "used-format-1.jsonl").read_text().splitlines()
-    facts = [event for line in lines for event in decode_entry(line).events if getattr(event, "usage", None)]
-    used = {type(event): event.usage for event in facts if isinstance(event, JobCompleted | AttemptFailed)}
-    assert used.keys() == {JobCompleted, AttemptFailed}
-    shares = {event.usage.share for event in facts if isinstance(event, JobCompleted) and event.usage}
-    assert shares == {None, (300, 6 * 10**9, 2000)}
-    assert all(isinstance(usage, Usage) and usage.memory > 10**8 for usage in used.values())
-
-
-def test_how_full_the_device_of_an_attempt_was_is_read_back() -> None:
-    entries = [decode_entry(line) for line in (FOLDER / "beside-format-1.jsonl").read_text().splitlines()]
-    usages = [event.usage for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
-    assert {(one.load, one.jobs) for one in usages if isinstance(one, Usage)} == {(300, 1.0), (600, 2.0), (900, 3.0)}
-
-
 def test_where_jobs_run_is_read_back_until_they_end_or_their_controller_does() -> None:
     lines = (FOLDER / "placed-format-1.jsonl").read_text().splitlines()
     entries = [decode_entry(line) for line in lines]
@@ -222,24 +202,3 @@ def test_every_stage_of_a_job_is_in_the_journals_of_the_present_format() -> None
     text = "".join(path.read_text() for path in JOURNALS if path.stem.endswith(f"-format-{FORMAT}"))
     for stage in get_args(Stage):
         assert f'"stage":{{"is":"{stage.__name__}"' in text
-
-
-@pytest.mark.parametrize("last", ["seq", "epoch", "time", "format"])
-@pytest.mark.parametrize("number", [1, 2, 5, 17])
-def test_the_format_is_read_wherever_it_stands(last: str, number: int) -> None:
-    plain = json.loads((FOLDER / "every-event-format-1.jsonl").read_text().splitlines()[0])
-    if last != "format":
-        plain[last] = number
-    plain = {name: value for name, value in plain.items() if name != last} | {last: plain[last]}
-    for separators in ((",", ":"), (", ", ": ")):
-        for ends in ("", "\n"):
-            entry = decode_entry(json.dumps(plain, separators=separators) + ends)
-            assert isinstance(entry.stimulus, StudyRequested)
-            assert entry.stimulus.spec["search"]["brackets"] == [0]
-    for written in ("1", 1.0):
-        entry = decode_entry(json.dumps(plain | {"format": written}))
-        assert isinstance(entry.stimulus, StudyRequested)
-        assert entry.stimulus.spec["search"]["brackets"] == [0]
-    if last != "format":
-        with pytest.raises(JournalError, match=f"format {FORMAT + 1}.*Upgrade"):
-            decode_entry(json.dumps(plain | {"format": FORMAT + 1}, separators=(",", ":")))

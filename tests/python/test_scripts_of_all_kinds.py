@@ -171,31 +171,3 @@ def test_each_runs_one_study_and_leaves_no_process(tmp_path: Path) -> None:
         running[kind] = script, script.start(home), home
     for script, process, home in running.values():
         script.check(process, home)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SLOW)
-def test_each_other_kind_runs_one_study_and_leaves_no_process(kind: str, tmp_path: Path) -> None:
-    SLOW[kind].check(SLOW[kind].start(tmp_path), tmp_path)
-
-
-LOADER = """
-import torch
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self): return 8
-    def __getitem__(self, place): return torch.tensor([float(place)])
-def train(trial):
-    loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, multiprocessing_context={context!r}, batch_size=4)
-    for step in trial.steps():
-        trial.report(loss=float(sum(batch.sum() for batch in loader)))
-with open(FOLDER + "/begun", "a") as file:
-    file.write("begun\\n")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("context", "ends"), [("fork", "ENDED finished 2 28.0"), ("spawn", "Can't pickle <class")])
-def test_processes_of_a_data_loader(context: str, ends: str, tmp_path: Path) -> None:
-    """Forked ones have the classes of the script; spawned ones cannot, and say so."""
-    script = Script({"train.py": IMPORTS + LOADER.format(context=context) + TUNE}, ["train.py"], ends=ends)
-    script.check(script.start(tmp_path), tmp_path)

@@ -20,7 +20,6 @@ import pytest
 
 import hpo_core as hpo
 from hpo_core.model.errors import HpoError
-from hpo_flows import python_call
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600.0
@@ -215,30 +214,6 @@ def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(kin
         assert len(result.front) > 1
         assert all(trial.values.keys() == {"cost", "distance"} for trial in result.front)
         assert {"inside", "outside"} <= set(result.results.columns)
-
-
-def test_first_example_is_the_same_study_in_python_and_in_yaml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import runpy
-
-    import examples.digits
-
-    said: list[hpo.StudySpec] = []
-
-    class Best:
-        best = None
-
-    def only_described(session: Any, *_: Any, **__: Any) -> type[Best]:
-        said.append(session.spec)
-        session.close()
-        return Best
-
-    monkeypatch.setattr(python_call, "_drive", only_described)
-    monkeypatch.setenv("HPO_HOME", str(tmp_path))
-    runpy.run_module("examples.digits.tune", run_name="__main__")
-    assert examples.digits.__file__ is not None
-    written = hpo.load_spec(Path(examples.digits.__file__).with_name("study.yaml"))
-    elsewhere = {"pythonpath", "tracking", "prefect"}
-    assert said[0].model_dump(exclude=elsewhere) == written.model_dump(exclude=elsewhere)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import first_job
@@ -17,14 +16,11 @@ from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import NestedParams, nested
 from hpo_core.model.space.search_space import distributions, seen
-from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.assembly import notices
-from hpo_core.training.handle import TrialHandle
 from tests.conftest import World, fresh, make_spec
-from tests.job_requests import make_request
 
 Plain = dict[str, Any]
 UNIT: Plain = {"type": "float", "low": 0.0, "high": 1.0}
@@ -179,10 +175,6 @@ def test_groups_reach_a_training_function_as_dictionaries() -> None:
     assert nested({"a": 1, "a.b": 2}) == {"a": 1, "a.b": 2}
 
 
-NAMES = st.text("abc", min_size=1, max_size=2)
-TREE = st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
-
-
 def test_a_group_can_be_written_as_a_mapping_or_with_dots() -> None:
     dotted = {"optimizer.lr": UNIT, "optimizer.type": {"type": "categorical", "choices": ["a"]}}
     grouped = {"optimizer": {"lr": UNIT, "type": {"type": "categorical", "choices": ["a"]}}}
@@ -256,13 +248,6 @@ def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
     begun = fresh(warm, journal)
     World(3).play(begun)
     assert begun.status == "finished" and begun.state.trials[0].params == warm.warm_start.proposals[0]
-
-
-def test_a_training_function_gets_groups_and_constants() -> None:
-    job = Job(0, 0, Rung(0, 0), target=1, params={"optimizer.lr": 0.1, "optimizer.beta": 0.9, "x": 1, "data": "a"})
-    request = make_request(study="s", job=job, objective="", metric="loss", seed=1, folder="")
-    params = TrialHandle(request).params
-    assert params == {"optimizer": {"lr": 0.1, "beta": 0.9}, "x": 1, "data": "a"} and params["optimizer.lr"] == 0.1
 
 
 def test_hpo_try_keeps_to_the_space() -> None:

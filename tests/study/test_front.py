@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import plotly.graph_objects as go
 import pytest
 
 from hpo_core import Checkpoint, MemoryJournal, Study
 from hpo_core.checkpoints.retention import LiveCheckpoints
-from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
-from hpo_core.report.curves import front_figure, front_table
-from hpo_core.report.series import read_series
-from hpo_core.report.study_page import render
-from hpo_core.terminal.output import best_line, print_study
 from hpo_core.tracking.mlflow_runs import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import front_members, front_rows
@@ -50,47 +43,6 @@ def test_values_are_the_users_metrics() -> None:
     columns = {tuple(row) for row in front_rows(members)}
     assert columns == {("trial", "trained to", "error", "speed", "x", "c", "d")}, "one shape, conditional or not"
     assert [next(iter(row.values())) for row in front_rows(members, 2)] == [found["trial"] for found in facts[:2]]
-
-
-def test_hpo_show_prints_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home = Home(tmp_path)
-    study = played(2, home.open_journal())
-    assert best_line(study).endswith(f", front of {len(study.front)}")
-    print_study(home, "world", None, False)
-    text = capsys.readouterr().out
-    assert f"Pareto front of error, speed: {len(study.front)} results" in text
-    assert f"{study.front[-1].losses[0]:.5g}" in text
-    print_study(home, "world", None, True)
-    assert json.loads(capsys.readouterr().out)["front"] == list(
-        msgspec.to_builtins(front_members(study.spec, study.state))
-    )
-
-
-def test_one_objective_shows_no_front() -> None:
-    study = played(1)
-    assert study.front == [study.best] and "front" not in best_line(study)
-    series = read_series(list(study.journal.entries("world")))
-    assert front_figure(series) is None and front_table(series) is None and "Pareto" not in render(series)
-
-
-@pytest.mark.parametrize("objectives", [2, 3])
-def test_report_marks_the_front_of_the_first_two_objectives(objectives: int) -> None:
-    study = played(objectives)
-    series = read_series(list(study.journal.entries("world")))
-    figure = front_figure(series)
-    assert figure is not None
-    go.Figure(data=figure.data, layout=figure.layout)  # refuses what Plotly does not know
-    fronts = [trace for trace in figure.data if trace["name"] == "Pareto front"]
-    assert len(fronts) == 1, "of the first two objectives"
-    finite = sum(result.loss is not None for trial in study.state.trials for result in trial.results)
-    assert sum(len(trace["x"]) for trace in figure.data if trace not in fronts) == finite
-    for i, trace in enumerate(fronts, 1):
-        assert sorted(trace["y"]) == pytest.approx([m.losses[0] for m in study.front], rel=1e-5)
-        low, high = figure.layout[f"xaxis{'' if i == 1 else i}"]["range"]
-        assert low < min(trace["x"]) and max(trace["x"]) < high, "the whole front is in the picture"
-    page = render(series)
-    assert f"Pareto front: {len(study.front)} results" in page and "Results on the Pareto front" in page
-    assert "minimize error, maximize speed" in page
 
 
 def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:

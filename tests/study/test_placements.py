@@ -8,7 +8,6 @@ from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.model.events import Entry, JobCompleted, JobPlaced, PlacementsNoticed
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
-from tests.placement.test_shared_devices import devices_for, gpu, job
 from tests.simulation.test_virtual_devices import GB, Played, gpus
 
 
@@ -60,15 +59,6 @@ def test_no_decision_reads_them() -> None:
         assert any(type(entry.stimulus) is PlacementsNoticed for entry in told(study)) == records
         assert audit(told(study)).clean
     assert decided[0] == decided[1]
-
-
-def test_jobs_that_are_over_at_once_are_not_told_of() -> None:
-    placer = devices_for(gpu(), stated={"memory": "1GB", "compute": 30, "cores": 1})
-    jobs = [job(trial) for trial in range(2)]
-    assert len(placer.place(jobs, now=2.0).begun) == 2
-    placer.release(jobs[0].key)
-    assert [(one.trial, one.share, one.began) for one in placer.new_placements()] == [(1, (300, GB, 1000), 2.0)]
-    assert placer.new_placements() == []
 
 
 def test_the_loop_records_them_once_a_poll() -> None:
