@@ -17,8 +17,6 @@ from hpo_core.model.errors import JournalError
 
 PER_KEY = 50
 PER_OBJECTIVE = 10_000
-MOST_WAITING = 1_000
-"""Measurements that wait for a database that does not answer."""
 
 _Key = tuple[str, str, str, str]
 
@@ -109,7 +107,6 @@ class QuietMeasurements:
 
     def __init__(self, kept: Measurements) -> None:
         self._kept = kept
-        self._waiting: list[Measurement] = []
         self._is_told = False
 
     def read(self, objective: str, code: str) -> list[Measurement]:
@@ -120,12 +117,8 @@ class QuietMeasurements:
             return []
 
     def add(self, found: Sequence[Measurement]) -> None:
-        """Keep these; where that fails they are tried again with the next, the newest :data:`MOST_WAITING`."""
-        self._waiting = [*self._waiting, *found][-MOST_WAITING:]
         try:
-            if self._waiting:
-                self._kept.add(self._waiting)
-            self._waiting = []
+            self._kept.add(found)
         except JournalError as error:
             self._tell("written", error)
 

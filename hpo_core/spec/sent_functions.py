@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import pickle
 import pickletools
 import re
@@ -108,7 +107,7 @@ def pickled(function: Callable[..., Any]) -> Sent:
     if _is_made(module):  # nobody else can import it
         cloudpickle.register_pickle_by_value(module)
     try:
-        content = _PYTHON + _dumps(function)
+        content = _PYTHON + cloudpickle.dumps(function)
     except Exception as error:  # whatever the __reduce__ of an object raises
         raise SpecError(
             f"{called}() cannot be sent to the workers: {type(error).__name__}: {error}. Make what it reads inside the "
@@ -128,25 +127,6 @@ def names_in(content: bytes) -> list[str]:
     """Names in a pickled function that may be modules'; nothing is unpickled."""
     texts = {text for _, text, _ in pickletools.genops(content.partition(b"\n")[2]) if isinstance(text, str)}
     return sorted(text for text in texts if all(map(str.isidentifier, text.split("."))))
-
-
-def _dumps(value: Any) -> bytes:
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, functools._lru_cache_wrapper) and must_be_sent(obj.__wrapped__):
-                return _cached, (obj.__wrapped__, obj.cache_parameters())
-            return super().reducer_override(obj)
-
-    with io.BytesIO() as file:
-        Pickler(file).dump(value)
-        return file.getvalue()
-
-
-def _cached(function: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    found: Callable[..., Any] = functools.lru_cache(**settings)(function)
-    return found
 
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-import yaml
 from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
@@ -32,6 +31,7 @@ from hpo_core.model.space import (
     same_scalar,
 )
 from hpo_core.model.trial import real_number
+from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
@@ -201,16 +201,6 @@ def to_yaml(parameter: ParameterType) -> str:
     '{type: int, low: 1, high: 8}'
     """
     return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when"}))
-
-
-def in_one_line(value: Any) -> str:
-    """A value as YAML in one line.
-
-    >>> in_one_line(["size", "1", {"lr": 1e-05}])
-    "[size, '1', {lr: 1.0e-05}]"
-    """
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
-    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:

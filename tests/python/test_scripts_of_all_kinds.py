@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -110,10 +109,6 @@ PACKAGE = {
     # were the package's own folder searched first, this would be Python's
     "package/random.py": "raise RuntimeError('imported from inside the package')\n",
 }
-OWN_CLUSTER = "from distributed import LocalCluster\n"
-OWN = "cluster = LocalCluster(n_workers=1, threads_per_worker=1)\n" + CALL.format(
-    name="result", place="cluster=cluster"
-)
 SPAWNS = """
 import multiprocessing
 def work(): pass
@@ -132,7 +127,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "tune-in-a-notebook.md").read_text()
 EXAMPLE = PAGE.partition("```python\n")[2].partition("```")[0]
 
-QUICK = {
+KINDS = {
     "the example of the documentation": Script(
         {"train.py": EXAMPLE + 'print("ENDED", result.status, len(result.trials))' + BEGUN},
         ["train.py"],
@@ -147,26 +142,13 @@ QUICK = {
         ends="hpo.tune is called while a process that the script started imports it again",
     ),
 }
-SLOW = {
-    "a script with a guard": Script({"train.py": IMPORTS + TRAIN + guarded(TUNE)}, ["train.py"]),
-    "-c": Script({}, ["-c", WHOLE]),
-    "a prompt": Script({}, ["-i", "-q"], typed=WHOLE.replace("\nFACTOR", "\n\nFACTOR").replace("\ndef", "\n\ndef")),
-    "pytest": Script(
-        {"test_train.py": IMPORTS + TRAIN + guarded(TUNE).replace(GUARD, "def test_it():\n")},
-        ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_train.py"],
-        begun=2,  # a module, which workers import
-    ),
-    "a cluster of its own": Script({"train.py": IMPORTS + OWN_CLUSTER + TRAIN + guarded(OWN)}, ["train.py"], begun=2),
-}  # fmt: skip
-if find_spec("IPython") is not None:
-    SLOW["IPython"] = Script({"train.py": WHOLE}, ["-m", "IPython", "--colors=NoColor", "train.py"])
 
 
 @pytest.mark.slow
 def test_each_runs_one_study_and_leaves_no_process(tmp_path: Path) -> None:
     """They run side by side: each waits for processes most of the time."""
     running = {}
-    for number, (kind, script) in enumerate(QUICK.items()):
+    for number, (kind, script) in enumerate(KINDS.items()):
         (home := tmp_path / str(number)).mkdir()
         running[kind] = script, script.start(home), home
     for script, process, home in running.values():
