@@ -123,7 +123,6 @@ def current_owner() -> Owner:
 
 
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
-    """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
     return SqlJournal(text if "://" in text else sqlite_url(Path(text), "Journal"), reading=reading)
 
@@ -213,7 +212,6 @@ class SqlJournal:
 
     @property
     def url(self) -> str:
-        """The URL with its password, for processes this one starts."""
         return self._url.render_as_string(hide_password=False)
 
     def database(self) -> tuple[sa.Engine, sa.Engine, Callable[[str], AbstractContextManager[None]]]:
@@ -431,7 +429,6 @@ class SqlJournal:
 
 
 def driver_words(info: StudyInfo, me: Owner) -> str:
-    """Who else drives a study: ``is being driven by ...``; empty where nobody does, as far as this machine knows."""
     owner = info.owner
     if owner is None or owner == me or not _alive(owner, info.silent, me):
         return ""
@@ -441,7 +438,6 @@ def driver_words(info: StudyInfo, me: Owner) -> str:
 
 
 def is_alive(info: StudyInfo) -> bool:
-    """True if the study's last controller still runs, as far as this machine can know."""
     return info.owner is not None and _alive(info.owner, info.silent, current_owner())
 
 

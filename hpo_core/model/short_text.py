@@ -112,7 +112,6 @@ def at_most(where: str, value: float, most: float, words: str) -> None:
 
 
 def as_number(value: float) -> str:
-    """A number as an error shows it, however large it is."""
     if not isinstance(value, int):
         return f"{value:,.6g}"
     return f"{value:,}" if abs(value) < 10**30 else shown(value) if value.bit_length() > 1000 else f"{float(value):.3g}"

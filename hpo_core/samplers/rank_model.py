@@ -92,7 +92,6 @@ class Posterior:
         self._rooted = self._known_root @ scores
 
     def at(self, points: Points) -> tuple[Array, Array]:
-        """Means and standard deviations of new trials, without what is a trial's own."""
         reduced = self._root @ _terms(self._points, points, self._owner, self._settings)[0]
         variance = 1.0 + self._settings[-5] - (reduced * reduced).sum(0)
         return self._rooted @ reduced[: len(self._rooted)], np.sqrt(np.maximum(variance, 1e-10))

@@ -155,7 +155,6 @@ class Parents:
         self._latest[session.member] = trial
 
     def withdraw(self, trial: int) -> None:
-        """Forget an ended trial that has a fitness; call it before that is taken away."""
         self._good[self._sessions[trial].generation].remove(trial)
 
     def drop_below(self, generation: int) -> list[int]:

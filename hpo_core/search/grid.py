@@ -108,7 +108,6 @@ class Grid:
 
     @property
     def points(self) -> list[Params]:
-        """All points, in the order in which they are tried; made for each call."""
         return [self.at(number) for number in range(self.size)]
 
     def at(self, number: int) -> Params:

@@ -83,7 +83,6 @@ class PbtSearch(SearchSettings):
 
     @property
     def max_resource(self) -> int:
-        """Units behind a trial whose ancestors all went on."""
         return self.generations * self.steps_per_generation
 
     @property

@@ -179,14 +179,12 @@ class Ladder:
         self.rungs = [make_rung(level, reduction_factor, objectives) for level in levels]
 
     def rung(self, k: int) -> AnyRung:
-        """Rung ``k``; an endless ladder grows up to it."""
         while self.endless and k >= len(self.rungs):
             level = max(self.rungs[-1].level + 1, round(self.rungs[0].level * self.reduction_factor ** len(self.rungs)))
             self.rungs.append(make_rung(level, self.reduction_factor, self._objectives))
         return self.rungs[k]
 
     def level(self, k: int) -> int:
-        """Resource of rung ``k``, whether it is there already or not."""
         if k < len(self.rungs):
             return self.rungs[k].level
         level, base = self.rungs[-1].level, self.rungs[0].level
@@ -195,7 +193,6 @@ class Ladder:
         return level
 
     def sources(self) -> range:
-        """The rungs that trials may leave for the next one, highest first."""
         if not self.endless:
             return range(self.ceiling - 1, -1, -1)
         top = len(self.rungs) - 1

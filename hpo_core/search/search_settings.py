@@ -228,7 +228,6 @@ class HalvingSettings(SearchSettings):
 
     @property
     def eta(self) -> Number:
-        """The reduction factor as the rules compute with it: exactly as it was written."""
         return as_written(self.reduction_factor)
 
     def levels(self) -> list[int]:

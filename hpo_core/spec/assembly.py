@@ -20,7 +20,6 @@ def create_method(spec: StudySpec) -> SearchMethod:
 
 
 def create_sampler(spec: StudySpec) -> Sampler:
-    """The sampler of a study; after the proposals of a warm start, where it has some."""
     configurations = spec.search.configurations(_search_context(spec))
     if configurations is not None:
         return ListedSampler(configurations, spec.search_space(), spec.seed)

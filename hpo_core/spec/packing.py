@@ -151,24 +151,18 @@ class PackingSpec(Part):
         return memory
 
     def ratio(self, architecture: str) -> float:
-        """The oversubscription ratio of an architecture, at first where it is not stated."""
         return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
 
     def finds_ratio(self, architecture: str) -> bool:
         return not {architecture, DEFAULT} & self.oversubscribe.keys()
 
     def memory_limit(self, architecture: str) -> int | None:
-        """Bytes of one device that jobs may use together; None: whatever is free."""
         given = self.memory.get(architecture, self.memory.get(DEFAULT))
         return None if given is None else _bytes(given, "packing.memory")
 
 
 def _bytes(given: str | int, where: str) -> int:
-    """Bytes of an amount.
-
-    Raises:
-        ValueError: it is none.
-    """
+    # Bytes of an amount.
     try:
         return int(amount(given, where=where))
     except SpecError as error:

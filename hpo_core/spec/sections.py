@@ -58,11 +58,7 @@ class SamplerSpec(Part):
 
 
 def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of an Optuna sampler that would fill the memory.
-
-    Raises:
-        ValueError: argument, value, limit and cure.
-    """
+    # Refuse arguments of an Optuna sampler that would fill the memory.
     for argument, most in limits.SAMPLER_ARGUMENTS.items():
         value = arguments.get(argument)
         if isinstance(value, int | float):
@@ -124,7 +120,6 @@ class TrainingSpec(Part):
     )
 
     def allowed(self, outcome: Outcome) -> int:
-        """Number of failures of this kind that one target may have before the trial is abandoned."""
         return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
 
     @property
@@ -362,13 +357,11 @@ class ClusterSettings(Part):
 
     @property
     def size(self) -> int | None:
-        """Workers with one slot each that the study asks for at most; None: as many as there are."""
         workers = getattr(self, "workers", None)
         return workers.max if isinstance(workers, WorkerRange) else workers
 
     @property
     def scales(self) -> WorkerRange | None:
-        """Between which numbers of workers the cluster follows what the study can use; None: it does not."""
         workers = getattr(self, "workers", None)
         return workers if isinstance(workers, WorkerRange) else None
 
@@ -419,7 +412,6 @@ class LocalClusterSpec(ClusterSettings):
 
     @property
     def permission(self) -> None:
-        """None: it stays on the machine of the study."""
         return None
 
 
@@ -449,7 +441,6 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def permission(self) -> str:
-        """The address: whoever answers there is sent code."""
         return self.address
 
     @property
@@ -510,7 +501,6 @@ class LocalCudaClusterSpec(ClusterSettings):
 
     @property
     def permission(self) -> None:
-        """None: it stays on the machine of the study."""
         return None
 
 

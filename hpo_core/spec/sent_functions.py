@@ -71,12 +71,10 @@ else:
 
 
 def folders_of(names: Sequence[str]) -> list[str]:
-    """Folders that functions, which settings of this process were given, are imported from."""
     return list(dict.fromkeys(folder for name in names for folder in _roots.get(name, ())))
 
 
 def given(name: str) -> Sent | None:
-    """The function that a setting of this process was given under this name."""
     return _given.get(name)
 
 
@@ -147,26 +145,22 @@ def _folders(modules: Sequence[str]) -> list[str]:
 
 
 def called_name(function: Callable[..., Any]) -> str:
-    """Name of what is called for people: of a function, of that in a ``partial``, or of the class of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def digest_of(name: str | None) -> str | None:
-    """SHA-256 of a function that was sent by value, from its name; None for one that is imported."""
     found = _NAME.fullmatch(name or "")
     return found and found[1]
 
 
 def plain_name(name: str | None) -> str:
-    """Name of a function without the digest of its pickle; empty: none."""
     found = _NAME.fullmatch(name or "")
     return name or "" if found is None else f"by_value:{found[2]}"
 
 
 def names_value(name: str | None) -> bool:
-    """True if a setting names a function by value, or tries to."""
     return (name or "").partition(":")[0].partition(".")[0] == "by_value"
 
 

@@ -139,11 +139,7 @@ def read_configurations(text: str) -> list[Any]:
 
 
 def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
-    """A file's data and the line of each place.
-
-    Raises:
-        SpecError: the file is absent or no YAML.
-    """
+    # A file's data and the line of each place.
     try:
         return read_yaml(read_text(path))
     except FileNotFoundError:

@@ -181,12 +181,10 @@ class StudySpec(Part):
 
     @property
     def hops(self) -> bool:
-        """True if models hop between partitions of the data that lie on the workers."""
         return self.data is not None
 
     @property
     def partitioned(self) -> DataSpec:
-        """The data whose partitions models hop over; for what runs only where they do."""
         assert self.data is not None
         return self.data
 
@@ -203,7 +201,6 @@ class StudySpec(Part):
 
     @property
     def partition_folder(self) -> str:
-        """Folder of the partitions on the workers; empty: each has its own, or there are none."""
         return self.data.folder or "" if self.data is not None else ""
 
     @property
@@ -221,7 +218,6 @@ class StudySpec(Part):
 
     @property
     def uses_mps(self) -> bool:
-        """True if jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
@@ -244,7 +240,6 @@ class StudySpec(Part):
 
     @property
     def pool_name(self) -> str:
-        """Name of the pool of shared slots for people: its own, or the place of the cluster; empty: no pool."""
         return "" if self.share is None else self.share.pool or self.cluster.place
 
     @property
@@ -278,7 +273,6 @@ class StudySpec(Part):
 
     @property
     def room_word(self) -> str:
-        """Word for what a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
         return "worker" if self.hops else self.slot_word
 
     @property
@@ -287,7 +281,6 @@ class StudySpec(Part):
 
     @property
     def functions(self) -> dict[str, str]:
-        """Functions that are imported for it, as package.module:function, by the setting that names them."""
         named = {
             "objective": self.objective,
             "build": self.build,
@@ -302,12 +295,10 @@ class StudySpec(Part):
 
     @property
     def any_metric(self) -> bool:
-        """True if a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
         return self.search.accepts_any_metric()
 
     @property
     def partitions(self) -> tuple[PartitionFile, ...]:
-        """All partitions that models hop over, those of validation last; empty where they do not hop."""
         return () if self.data is None else self.data.all_files
 
     @property
@@ -320,7 +311,6 @@ class StudySpec(Part):
         return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 
     def training_seed(self, trial: int) -> int:
-        """Seed of a trial's training, the same for each attempt, and for a rerun of it."""
         return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
@@ -328,12 +318,10 @@ class StudySpec(Part):
 
     @property
     def packing_settings(self) -> PackingSpec:
-        """Settings for jobs that share devices; the defaults where each job has a slot of its own."""
         return self.packing or PackingSpec()
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of the parameters and constants that tell jobs with different needs apart."""
         return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
     def plain(self) -> dict[str, Any]:
@@ -385,11 +373,7 @@ class StudySpec(Part):
 
 
 def _as_today(data: Any) -> Any:
-    """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
-
-    Raises:
-        SpecError: it used what is gone.
-    """
+    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
     if not isinstance(data, dict):
         return data
     found = without_gone(data)

@@ -219,10 +219,8 @@ def explain(
 
 
 def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
-    """One error where none of the forms of a setting fits: a number of at least 1, or 'auto'.
-
-    Pydantic has one for each form, and its own name of the form in the place.
-    """
+    # One error where none of the forms of a setting fits: a number of at least 1, or 'auto'.
+    # Pydantic has one for each form, and its own name of the form in the place.
     found: dict[tuple[Any, ...], ErrorDetails] = {}
     for number, item in enumerate(errors):
         place = _without_tags(item["loc"], data)

@@ -106,7 +106,6 @@ class StudyState:
 
     @property
     def front(self) -> list[Incumbent]:
-        """The Pareto front by the study's rule; with one objective the incumbent alone."""
         return self._best.front
 
     def apply(self, event: Event) -> None:
@@ -240,7 +239,6 @@ class StudyState:
         return trial.number
 
     def loaded(self, number: int) -> Checkpoint | None:
-        """Return what the running attempt started from, or what the one to be repeated can start from again."""
         trial = self.trials[number]
         start = trial.granted.checkpoint if trial.granted is not None else None
         if start is None or trial.running:
@@ -268,21 +266,17 @@ class StudyState:
         )
 
     def wanted(self) -> list[Job]:
-        """All jobs that should be running now, oldest first. Executors make this true."""
         return [self.job(grant) for grant in self.running.values()]
 
     def trains(self, number: int) -> bool:
-        """True if the trial's job runs: not where it was granted and waits for its place on a shared device."""
         if self.spec is None or not self.spec.packs:
             return number in self.running
         return number in self.placed
 
     def best_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint behind the incumbent's result; None where it has none, or it is condemned."""
         return self._checkpoint_of(self.incumbent) if self.incumbent is not None else None
 
     def front_checkpoints(self) -> list[tuple[Incumbent, Checkpoint]]:
-        """The members of the front that have a checkpoint, with it; the incumbent is the first member."""
         found = [(member, self._checkpoint_of(member)) for member in self.front]
         return [(member, checkpoint) for member, checkpoint in found if checkpoint is not None]
 
@@ -329,7 +323,6 @@ class StudyState:
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:
-    """True if the failure just added may be followed by another attempt at the same target."""
     assert state.spec is not None
     same = sum(
         failure.outcome == outcome and (outcome is not Outcome.LOST or failure.worker != "")

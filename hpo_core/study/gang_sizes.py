@@ -75,7 +75,6 @@ class GangSizes:
         return self.next()
 
     def largest(self, slots: int) -> int:
-        """Ranks that one trial may have of ``slots``."""
         return self._fixed
 
     def demanded(self, slots: int) -> int:

@@ -32,7 +32,6 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     @property
     def allowed(self) -> int:
-        """Bytes that the attempt may use: its share, or all of them where it is alone."""
         return self.capacity if self.alone else self.memory
 
     def lowered(self, memory: int) -> Portion:
@@ -40,7 +39,6 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     @property
     def amounts(self) -> tuple[int, int, int]:
-        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.measurement.Usage` keeps them."""
         return self.compute, self.allowed, self.cores
 
 
@@ -158,7 +156,6 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @property
     def shared_devices(self) -> int:
-        """Devices on which jobs of a packed study may begin, as :meth:`of_shared` recorded it."""
         first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
         return int(first) if first.isdecimal() else 0
 
@@ -190,7 +187,6 @@ class Slot(NamedTuple):
 
     @property
     def ranks(self) -> tuple[Slot, ...]:
-        """The slots of all ranks, from rank 0 on; this one alone where there is no gang."""
         return (self._replace(others=()), *self.others) if self.others else (self,)
 
 

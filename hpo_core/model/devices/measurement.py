@@ -56,7 +56,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @property
     def peak(self) -> int:
-        """Bytes of the memory that its device shares out; 0 where that was not measured."""
         return self.memory if is_cpu(self.architecture) else self.device_memory or 0
 
     @property

@@ -226,7 +226,6 @@ def flat_space(space: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
-    """A name and another one that would be in a group of that name; None: there are none such."""
     known = set(names)
     return next(((group, name) for name in known for group in _beginnings(name) if group in known), None)
 

@@ -83,7 +83,6 @@ class SearchSpace:
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
-        """True if ``name`` matters given the values of the parameters before it in :attr:`order`."""
         conditions = self._conditions[name]
         return not conditions or any(holds(condition, values) for condition in conditions)
 
@@ -131,7 +130,6 @@ class SearchSpace:
         return bool(self._forbidden)
 
     def forbidden_by(self, values: Mapping[str, Any]) -> str:
-        """The forbidden combination that a configuration contains, in words; empty: none."""
         return next((in_words([one]) for one in self._forbidden if holds(one, values)), "")
 
     def draw(self, stream: Stream, given: Mapping[str, Any] | None = None) -> Params:
@@ -242,12 +240,10 @@ def _asked(trial: Trial, name: str, scale: BaseDistribution) -> Any:
 
 
 def distributions(space: SearchSpace, names: Iterable[str]) -> dict[str, BaseDistribution]:
-    """The scales of these parameters, as samplers see them."""
     return {name: space.parameters[name].scale() for name in names}
 
 
 def seen(space: SearchSpace, params: Params) -> dict[str, Any]:
-    """A configuration on the scales of :func:`distributions`."""
     return {name: space.parameters[name].on_scale(value) for name, value in params.items()}
 
 

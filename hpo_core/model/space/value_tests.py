@@ -43,11 +43,7 @@ def said(value: Any) -> str:
 
 
 def _checked(condition: Any) -> Any:
-    """Refuse what is no condition, in one line; a union of types would tell each error many times.
-
-    Raises:
-        ValueError: name, value, rule and cure.
-    """
+    # Refuse what is no condition, in one line; a union of types would tell each error many times.
     if not isinstance(condition, Mapping):
         raise ValueError(f"is {shown(condition)} where a mapping of parameters belongs; write {{optimizer: sgd}}")
     for name, right in condition.items():
@@ -138,7 +134,6 @@ def alternatives(when: When) -> tuple[dict[str, Test], ...]:
 
 
 def holds(condition: Mapping[str, Test], values: Mapping[str, Any]) -> bool:
-    """True if all tests of one condition hold; a parameter that is absent fails its test."""
     return all(name in values and test.holds(values[name]) for name, test in condition.items())
 
 
