@@ -168,18 +168,6 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
     assert trial.should_prune()  # the third of six
 
 
-def test_steps_that_skip_a_level_and_steps_from_zero() -> None:
-    study = new_study(AshaPruner(max_resource=27, first_step=0))
-    for value in (1.0, 2.0):
-        study.ask().report(value, 0)
-    trial = study.ask()
-    trial.report(0.5, 3)  # resource 4: beyond the levels 1 and 3
-    assert not trial.should_prune()
-    last = study.ask()
-    last.report(0.7, 3)
-    assert last.should_prune()  # the second of four at level 1
-
-
 @pytest.mark.parametrize(
     ("settings", "what"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -17,14 +16,12 @@ import nbformat
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from rich.console import Console
 
 import hpo_core as hpo
 from docs.hooks.notebooks import NOTEBOOKS, ROOT, cleaned, executed
 from hpo_core.model.trial import Outcome, Report
 from hpo_flows import python_progress
-from hpo_flows.progress import PlainLines
-from hpo_flows.python_progress import Cell, ShownProgress, notebook_shell
+from hpo_flows.python_progress import Cell
 from tests.conftest import make_spec
 
 LIMIT = 600.0
@@ -253,21 +250,6 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
 # What is shown, without a kernel.
 
 
-def played(count: int = 12, **changes: Any) -> hpo.Study:
-    plain = make_spec().model_dump(mode="json", exclude_unset=True) | changes
-    if "metrics" in changes:
-        del plain["metric"]
-    study = hpo.Study.create(hpo.StudySpec.from_plain(plain))
-    for _ in range(count):
-        job = study.ask()
-        if job is None:
-            break
-        x = job.params["x"]
-        values = {"loss": abs(x - 0.3), "size": 1 - x} | {study.spec.metric.name: abs(x - 0.3) + 1 / (job.target + 1)}
-        study.tell(job, {metric.name: values[metric.name] for metric in study.spec.objectives})
-    return study
-
-
 def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
     class Seen(Cell):
         is_captured = False
@@ -287,30 +269,6 @@ def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_b
     page = Tags(cell.pictures["text/html"])
     assert "img" not in page.tags and page.words.count("> warned") == python_progress.MOST_WARNINGS
     assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
-
-
-def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take_the_board(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert notebook_shell() is None
-    study = played(0)
-    with ShownProgress("example") as shown:
-        assert isinstance(shown(study), PlainLines)
-    terminal = io.StringIO()
-    monkeypatch.setattr(
-        python_progress, "SafeConsole", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
-    )
-    with ShownProgress("one") as one, ShownProgress("two") as two:
-        board, lines = one(study), two(study)
-        assert not isinstance(board, PlainLines) and isinstance(lines, PlainLines)
-        board.close()
-    last = terminal.getvalue()
-    assert f"{study.name}  open: 0 jobs done" in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", last)
-    with ShownProgress("three") as three:
-        assert not isinstance(three(study), PlainLines), "the terminal is free again"
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
-    sys.stderr.close()
-    python_progress.write_line("a closed stderr ends no study")
 
 
 # The notebooks of the examples.

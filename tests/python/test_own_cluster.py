@@ -20,7 +20,6 @@ from distributed.security import Security
 import hpo_core as hpo
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.result import Result
-from hpo_flows.dask.clusters.kind import ProcessSettings
 from tests.python.training import patient, train
 
 LIMIT = 600
@@ -215,17 +214,3 @@ def test_a_task_of_the_cluster_may_search_on_it(client: distributed.Client) -> N
 def _search_with_worker_client() -> str:
     with distributed.worker_client() as client:
         return run(cluster=client).status
-
-
-def test_settings_of_the_process_come_back_in_any_order() -> None:
-    values = {"a": 1, "b": 2}
-    settings = ProcessSettings(values.__getitem__, values.__setitem__)
-    first = settings.begin({"a": 10})
-    second = settings.begin({"a": 20, "b": 30})
-    first()
-    assert values == {"a": 20, "b": 30}
-    third = settings.begin({"b": 40})
-    second()
-    assert values == {"a": 1, "b": 40}
-    third()
-    assert values == {"a": 1, "b": 2}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 import hpo_core as hpo
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_flows.command import app
 from tests.flows.conftest import ROOT
 from tests.python.training import train
@@ -69,26 +67,6 @@ def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: 
     settings = result.spec.tracking
     assert (settings.mlflow, settings.experiment, settings.parent_run) == (None, "mine", inner.info.run_id)
     assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
-
-
-def test_threads_have_parents_of_their_own(store: str) -> None:
-    """MLflow's active run is a thread's own."""
-    found: dict[str, dict[str, Any]] = {}
-    both = threading.Barrier(2)
-
-    def go() -> None:
-        with mlflow.start_run() as own:
-            both.wait()
-            found[own.info.run_id] = tracking_here({})
-            both.wait()
-
-    threads = [threading.Thread(target=go) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2 and all(settings["parent_run"] == own for own, settings in found.items())
-    assert "parent_run" not in tracking_here({}), "no run is active in this thread"
 
 
 @pytest.mark.slow

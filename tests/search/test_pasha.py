@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping
 from itertools import combinations, pairwise
 from typing import Any
@@ -83,22 +82,6 @@ def test_a_ladder_of_one_or_two_rungs_has_no_ceiling_to_raise() -> None:
     for top in (1, 2):
         study = play(new(8, top), lambda trial, at: trial * (-1.0) ** at)
         assert study.state.ceilings == [] and all(status.is_open for status in study.method.rungs())
-
-
-def test_before_the_raise_nobody_passes_the_ceiling() -> None:
-    study = new(40)
-    seen = [0]
-    turning = random.Random(3)
-    table = {(trial, at): turning.random() for trial in range(40) for at in range(9)}
-    running = study.set_capacity(5)
-    while running:
-        for event in list(study.journal.entries("world"))[-1].events:
-            if isinstance(event, CeilingRaised):
-                seen.append(event.rung)
-            if isinstance(event, JobGranted):
-                assert event.rung <= max(1, seen[-1])
-        running = running[1:] + study.tell_report(report(running[0], lambda trial, at: table[trial, at]))
-    assert seen == [0, 2, 3]
 
 
 CRISS_CROSS = {0: {1: 0.5, 2: 0.7, 3: 0.4}, 1: {1: 0.6, 2: 0.6, 3: 0.45}}
@@ -216,13 +199,3 @@ def test_audit_explains_every_raise() -> None:
     assert audit(told(lambda e: [])).findings[0].seq == at
     assert audit(told(lambda e: [msgspec.structs.replace(e, tolerance=e.tolerance + 1)])).findings[0].seq == at
     assert audit(told(lambda e: [e, e])).findings[0].seq == at
-
-
-def test_more_configurations_can_raise_a_ceiling_that_had_held() -> None:
-    study = play(new(8), lambda trial, at: float(trial))
-    assert not study.state.ceilings
-    running = study.extend(24)
-    while running:
-        job = running.pop(0)
-        running += study.tell_report(completed(job, float(job.trial) * (-1.0) ** job.rung))
-    assert [raised.rung for raised in study.state.ceilings][:1] == [2]

@@ -12,8 +12,6 @@ from hpo_core import Checkpoint, MemoryJournal, Study
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
-from hpo_core.tracking.mlflow_runs import study_tags, trial_tags
-from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import front_members, front_rows
 from tests.conftest import fresh, make_spec
 from tests.laws.test_pareto import METRICS, Tradeoff
@@ -43,30 +41,6 @@ def test_values_are_the_users_metrics() -> None:
     columns = {tuple(row) for row in front_rows(members)}
     assert columns == {("trial", "trained to", "error", "speed", "x", "c", "d")}, "one shape, conditional or not"
     assert [next(iter(row.values())) for row in front_rows(members, 2)] == [found["trial"] for found in facts[:2]]
-
-
-def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
-    study = played(2)
-    fold, tags = TrackedStudy(), dict[int, str | None]()
-    left = 0
-    for entry in study.journal.entries("world"):
-        fold.add(entry)
-        for number in fold.touched:
-            before, tags[number] = tags.get(number), trial_tags(fold, number, "run").get("hpo.pareto")
-            left += before == "front" and tags[number] == "dominated"
-        last = {point.key: point.value for point in fold.points}
-        fold.clear_changes()
-        if "front_size" in last:
-            assert last["front_size"] == len(fold.state.front)
-        if "best_speed" in last:
-            assert last["best_speed"] == max(-member.losses[1] for member in fold.state.front)
-    assert left > 0, "some were on the front for a while"
-    assert tags == {n: trial_tags(fold, n, "run").get("hpo.pareto") for n in range(len(study.state.trials))}
-    assert {n for n, tag in tags.items() if tag == "front"} == {member.trial for member in study.front}
-    assert None in tags.values(), "without a finite result a trial is neither"
-    shown = study_tags(fold, "finished", None)
-    assert "tag `hpo.pareto`" in shown["mlflow.note.content"]
-    assert fold.promotions and all(p.rank <= p.among // 3 for p in fold.promotions), "ranks are the rung's own"
 
 
 @pytest.mark.parametrize(
