@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 
 _MOST, _FITTED = 150, 100
 """Results in the model, and those that its settings are fitted to."""
+_RANDOM = 0.1
+"""Share of configurations that stay random after the first model."""
 _GROWTH = 1.08
 """The settings are fitted anew after so many times the results."""
 _ENOUGH = 8
@@ -34,10 +36,9 @@ class RankedGP:
     constraints come last. Results of earlier studies are ranked apart, and fill what this study's leave of the model.
     """
 
-    def __init__(self, context: SamplerContext, n_startup_trials: int | None = None, random_share: float = 0.1) -> None:
+    def __init__(self, context: SamplerContext, n_startup_trials: int | None = None) -> None:
         self._space, self._seed, self._names = context.space, context.seed, context.space.order
         self._enough = len(self._names) + 4 if n_startup_trials is None else n_startup_trials
-        self._random_share = random_share
         parameters = [context.space.parameters[name] for name in self._names]
         self._choices = np.array([len(p.listed()) if isinstance(p, ListedParameter) else 0 for p in parameters])
         self._choice = np.concatenate([range(count) if count else [-1] for count in self._choices.tolist()])
@@ -71,7 +72,7 @@ class RankedGP:
     def propose(self, number: int, given: Params | None = None) -> Params:
         stream = Stream(self._seed, "params", number)
         rng = np.random.default_rng(derive_seed(self._seed, "ranked_gp", number))
-        if given is not None or len(self._results + self._past) < self._enough or rng.random() < self._random_share:
+        if given is not None or len(self._results + self._past) < self._enough or rng.random() < _RANDOM:
             return self._space.draw(stream, given)
         fresh = (one for one in self._candidates(rng) if repr(sorted(one.items())) not in self._tried)
         return next(fresh, None) or self._space.draw(stream)

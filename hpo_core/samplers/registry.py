@@ -55,17 +55,15 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"sampler {name} takes no arguments, got {', '.join(arguments)}; drop them")
 
 
-def _check_ranked_gp(n_startup_trials: Any = None, random_share: Any = 0.1, **others: Any) -> None:
+def _check_ranked_gp(n_startup_trials: Any = None, **others: Any) -> None:
     for name in others:
-        hint = meant_or_known(name, ["n_startup_trials", "random_share"], "it takes:")
+        hint = meant_or_known(name, ["n_startup_trials"], "it takes:")
         raise ValueError(f"sampler ranked_gp takes no argument {name!r}; {hint}")
     if n_startup_trials is not None and (type(n_startup_trials) is not int or n_startup_trials < 1):
         raise ValueError(
             f"sampler ranked_gp: n_startup_trials = {said(n_startup_trials)} must be a whole number of at least 1, or "
             "null"
         )
-    if type(random_share) not in (int, float) or not 0 <= random_share <= 1:
-        raise ValueError(f"sampler ranked_gp: random_share = {said(random_share)} must lie between 0 and 1")
 
 
 def check_space(name: str, space: SearchSpace) -> None:

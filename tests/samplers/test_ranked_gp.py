@@ -133,9 +133,7 @@ def test_awaited_results_shrink_deviations_and_leave_means() -> None:
     ("arguments", "expected"),
     [
         ({"n_startup_trials": 0}, "n_startup_trials = 0 must be a whole number of at least 1"),
-        ({"random_share": 1.5}, "random_share = 1.5 must lie between 0 and 1"),
-        ({"random_share": "much"}, "random_share = 'much' must lie between 0 and 1"),
-        ({"share": 0.1}, "takes no argument 'share'; it takes: n_startup_trials, random_share"),
+        ({"random_share": 0.1}, "takes no argument 'random_share'; it takes: n_startup_trials"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], expected: str) -> None:
