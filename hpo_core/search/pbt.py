@@ -179,20 +179,21 @@ class Pbt(SearchMethod):
                 has_turn = self._created[generation] + born >= population
                 born = len(heap) if has_turn else 0
             else:
-                ready = sum(self._has_turn(generation, trial) and self._may_initiate(generation) for trial in heap)
+                ready = sum(self._has_turn(generation, trial) for trial in heap)
                 born = min(ready, self._size(generation + 1) - self._created[generation + 1])
             children += born
         return min(most, left, new + children)
 
     def _oldest_to_initiate(self) -> int | None:
-        found = [heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0])]
-        oldest = min(found, default=None)
-        return oldest if oldest is not None and self._may_initiate(self.sessions[oldest].generation) else None
+        found = (heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0]))
+        return min(found, default=None)
 
     def _has_turn(self, generation: int, trial: int) -> bool:
         if self._by_generation:
             return self._created[generation] >= self.settings.population
         if self._created[generation + 1] >= self._size(generation + 1):
+            return False
+        if self.settings.reproduction == "barrier" and self._ended[generation] < self._size(generation):
             return False
         reach = self._reach(generation)
         if self._parents.has_opponents(reach, trial):
@@ -204,9 +205,6 @@ class Pbt(SearchMethod):
 
     def _idle(self) -> Action:
         return WAIT if self.running else DONE
-
-    def _may_initiate(self, generation: int) -> bool:
-        return self.settings.reproduction != "barrier" or self._ended[generation] >= self._size(generation)
 
     def _size(self, generation: int) -> int:
         # Trials of a generation in the end, where each has at most `population`; the last one may be cut.

@@ -243,10 +243,6 @@ class StudySpec(Part):
         return "" if self.share is None else self.share.pool or self.cluster.place
 
     @property
-    def grows(self) -> bool:
-        return self.training.gang == "auto"
-
-    @property
     def job_slots(self) -> int | None:
         return None if self.training.gang == "auto" else self.training.gang
 
