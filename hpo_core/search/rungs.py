@@ -158,7 +158,6 @@ class Ladder:
     Args:
         levels: resource of each rung; with ``endless``, the base alone, and rungs are added as they are needed.
         endless: no maximum resource: levels go on as ``r * eta**k`` (ASHA 3.3, infinite horizon).
-        ceiling: highest rung that promotions may reach now; default: the top.
     """
 
     __slots__ = ("_objectives", "ceiling", "endless", "reduction_factor", "rungs")
@@ -170,11 +169,11 @@ class Ladder:
         *,
         objectives: int = 1,
         endless: bool = False,
-        ceiling: int | None = None,
     ) -> None:
         self.reduction_factor = reduction_factor
         self.endless = endless
-        self.ceiling = len(levels) - 1 if ceiling is None else min(ceiling, len(levels) - 1)
+        self.ceiling = len(levels) - 1
+        """The highest rung that promotions may reach now."""
         self._objectives = objectives
         self.rungs = [make_rung(level, reduction_factor, objectives) for level in levels]
 

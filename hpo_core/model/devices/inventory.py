@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -46,9 +45,6 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The resources that a job needs, on one architecture. Whole numbers, so that sums are exact.
 
     A grant says how many slots; where jobs share devices the placer completes it by what is stated and was measured.
-
-    Raises:
-        ValueError: ``slots`` is below 1, another figure negative or not finite.
     """
 
     slots: int = 1
@@ -61,14 +57,6 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """CPU cores of the node, in thousandths."""
     seconds: float = 0.0
     """Expected run time: it orders the jobs of policies that begin the longest first."""
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"Demand: slots = {self.slots} must be 1 or more.")
-        for name in ("compute", "memory", "cores", "seconds"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"Demand: {name} = {value!r} must be 0 or more and finite.")
 
 
 ONE_SLOT = Demand()
