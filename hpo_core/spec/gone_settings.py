@@ -20,7 +20,7 @@ class GoneSetting(NamedTuple):
     """Cure for a study file that sets it."""
     read: tuple[Any, ...] = ()
     """Recorded values with which a study is read; empty: with any."""
-    method: str = ""
+    search: str = ""
     """Search method that it belonged to; empty: any, or it is no setting of a search."""
 
 
@@ -83,7 +83,7 @@ def words_of_gone(place: tuple[Any, ...], loc: tuple[Any, ...]) -> str | None:
         loc: the place with the methods and kinds on the way.
     """
     names = [("*" if place[0] == "space" and at == 1 else str(part)) for at, part in enumerate(place)]
-    found = (gone for gone in GONE if gone.place == ".".join(names) and (not gone.method or gone.method in loc))
+    found = (gone for gone in GONE if gone.place == ".".join(names) and (not gone.search or gone.search in loc))
     return next((f"is no setting any more: {gone.instead}. Drop it" for gone in found), None)
 
 
@@ -114,7 +114,7 @@ def _without(section: Any, gone: GoneSetting, place: list[str]) -> Any:
         return section
     if rest:
         return {key: _without(one, gone, rest) if name in ("*", key) else one for key, one in section.items()}
-    if name not in section or gone.method not in ("", section.get("method")):
+    if name not in section or gone.search not in ("", section.get("method")):
         return section
     if gone.read and section[name] not in gone.read:
         raise SpecError(

@@ -77,7 +77,7 @@ def test_a_recorded_study_with_the_value_that_holds_is_read_and_another_one_refu
         "sha": {"configs": 9, "max_resource": 9, "min_resource": 1, "reduction_factor": 3},
         "pasha": {"configs": 9, "max_resource": 9},
     }
-    method = gone.method or "pbt"
+    method = gone.search or "pbt"
     study = make_spec(search={"method": method} | needed.get(method, {})).plain()
     part, _, name = gone.place.rpartition(".")
     section = study[part] if part else study

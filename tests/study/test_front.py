@@ -1,8 +1,9 @@
-"""The Pareto front where people and programs see it: terminal, report, MLflow's tags; and what a spec may ask."""
+"""The Pareto front as programs see it, and what a spec may ask."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -12,9 +13,26 @@ from hpo_core import Checkpoint, MemoryJournal, Study
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
+from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.views.summary import front_members, front_rows
-from tests.conftest import fresh, make_spec
-from tests.laws.test_pareto import METRICS, Tradeoff
+from tests.conftest import World, fresh, make_spec
+
+METRICS = [{"name": "error"}, {"name": "speed", "mode": "max"}, {"name": "size"}]
+
+
+class Tradeoff(World):
+    """Errors fall with x, speed and size with other parameters; the second metric is not finite now and then."""
+
+    def report(self, job: Job) -> Report:
+        self.now += self.random.random()
+        if self.random.random() < self.failures:
+            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="made to fail")
+        x, size = float(job.params["x"]), float(job.params.get("d", 8))
+        speed = math.nan if self.random.random() < self.nans else x + 1 / size
+        metrics = {"error": x**2 + 1 / job.target, "speed": speed, "size": size}
+        outcome = Outcome.DIVERGED if math.isnan(speed) else Outcome.COMPLETED
+        return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics=metrics)
+
 
 SEARCH = {"method": "asha", "configs": 40, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
 
