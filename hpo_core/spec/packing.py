@@ -87,8 +87,7 @@ class PackingSpec(Part):
         default=None,
         min_length=1,
         title="Need decided by",
-        description="Parameters and constants that decide what a job needs; null: all that are no plain floats, as a "
-        "range or a list of them is.",
+        description="Parameters and constants that decide what a job needs. null: all without floats.",
     )
     demand: DemandSpec = DemandSpec()
     oversubscribe: dict[str, float] = Field(
