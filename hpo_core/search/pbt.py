@@ -55,7 +55,7 @@ class PbtSearch(SearchSettings):
 
     method: Literal["pbt"] = "pbt"
     population: int = Field(
-        default=20, ge=2, le=100_000, description="Members; with fewer workers they are worked off oldest first."
+        default=20, ge=2, le=100_000, description="Number of members. With fewer workers they take turns, oldest first."
     )
     generations: int = Field(default=30, ge=1, le=1_000_000, description="Rounds of training of each member.")
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")

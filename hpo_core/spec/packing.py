@@ -92,7 +92,7 @@ class PackingSpec(Part):
     demand: DemandSpec = DemandSpec()
     oversubscribe: dict[str, float] = Field(
         default_factory=dict,
-        description="How many times a device's compute jobs may claim together, by architecture: "
+        description="How many times its compute the jobs of a device may claim together, by architecture: "
         "{default: 1.0, A100: 3}, or one number for all. It scales compute (of processors: cores), never memory. Where "
         "neither an architecture nor default is stated: 1 at first, and more "
         "where attempts show that more jobs at once do more work.",
