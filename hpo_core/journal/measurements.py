@@ -17,6 +17,8 @@ from hpo_core.model.errors import JournalError
 
 PER_KEY = 50
 PER_OBJECTIVE = 10_000
+MOST_WAITING = 1_000
+"""Measurements that wait for a database that does not answer."""
 
 _Key = tuple[str, str, str, str]
 
@@ -108,6 +110,7 @@ class QuietMeasurements:
     def __init__(self, kept: Measurements) -> None:
         self._kept = kept
         self._is_told = False
+        self._waiting: list[Measurement] = []
 
     def read(self, objective: str, code: str) -> list[Measurement]:
         try:
@@ -117,8 +120,12 @@ class QuietMeasurements:
             return []
 
     def add(self, found: Sequence[Measurement]) -> None:
+        # Where that fails they are tried again with the next.
+        self._waiting = [*self._waiting, *found][-MOST_WAITING:]
         try:
-            self._kept.add(found)
+            if self._waiting:
+                self._kept.add(self._waiting)
+            self._waiting = []
         except JournalError as error:
             self._tell("written", error)
 
