@@ -35,9 +35,6 @@ GONE = (
     GoneSetting("search.opponents", "opponents come from the last two generations", ("past",), "pbt"),
     GoneSetting("search.opponents_from", "opponents come from the last two generations", (2,), "pbt"),
     GoneSetting("search.bounds", "narrow the range in the space", ({},), "pbt"),
-    GoneSetting("search.truncation", "the worst fifth go on from the best fifth", (0.2,), "pbt"),
-    GoneSetting("search.max_gap", "with reproduction: barrier no member is ahead", (None,), "pbt"),
-    GoneSetting("search.stragglers", "end a late trial with hpo abandon", (None,), "pbt"),
     GoneSetting("search.percentile", "the tolerance is the paper's 90th percentile", (90,), "pasha"),
     GoneSetting(
         "search.early_stopping_rate", "min_resource times reduction_factor says as much", (0,), "sha"

@@ -53,7 +53,6 @@ GONE_JOURNALS = {
     "repeated": r"repeats = 3: is no setting any more \(loop over seeds .*\); read this study with the version that",
     "grid-drawn": r"search.repeats = 3: is no setting any more",
     "drawn-grid": r"search.random = \['x'\]: is no setting any more",
-    "pbt-ahead": "search.max_gap = 2: is no setting any more",
     "expression": "packing.demand.memory = '2GB .*What depends on the parameters is said by a function",
     "exact-hops": "data.scheduler: Input should be 'remaining' or 'randomized'",
     "hopped-gangs": "training.gang = 'auto', and data: this version trains each model",

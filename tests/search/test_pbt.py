@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.model.events import JobGranted, Reproduced
+from hpo_core.model.events import JobGranted, Reproduced, TrialStopped
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.evolution import by_priority, ranked
+from hpo_core.search.pbt import Pbt
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import facts, judge
 
@@ -246,3 +247,28 @@ def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial() -> None:
     assert most <= 4 * (2 + 1) + 1, "two generations to meet, the one that fills, and the best"
     best = study.best
     assert best is not None and f"t{best.trial}" in study.checkpoints
+
+
+def test_members_stay_within_a_distance() -> None:
+    study = pbt(population=3, generations=9, max_gap=2)
+    slow, *others = study.set_capacity(3)
+    while others:
+        others = others[1:] + study.tell_report(good(others[0], 1.0))
+    generations = {birth.generation for birth in births(study)}
+    assert max(generations) == 2, "two generations ahead of the slow one, and no further"
+    assert len(study.tell_report(good(slow, 1.0))) > 0
+
+
+def test_stragglers_are_named_and_stopped() -> None:
+    study = pbt(population=3, generations=9, stragglers=3)
+    slow, *others = study.set_capacity(3)
+    method = study.method
+    assert isinstance(method, Pbt)
+    assert method.early_stopping() == []
+    while not facts(study.journal.entries("world"), TrialStopped):
+        others = others[1:] + study.tell_report(good(others[0], 1.0))
+        study.check()
+    assert study.state.trials[0].status == "stopped"
+    assert study.tell_report(good(slow, 0.0)) == [], "its late report is noted, and changes nothing"
+    assert 0 in [birth.initiator for birth in births(study)], "its member goes on"
+    study.check()

@@ -59,6 +59,8 @@ SEARCHES += [
     for more in (
         {},
         {"selection": "truncation"},
+        {"max_gap": 1},
+        {"stragglers": 1},
         {"reproduction": "barrier"},
         {"fitness": "pareto"},
     )
