@@ -35,8 +35,8 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
         metric={"name": "loss", "mode": "min"},
         space={"float": [{"name": "x", "low": -1, "high": 1, "log": False}],
                "categorical": [{"name": "kind", "choices": ["plain", "16"]}]},
-        search={"asha": {"configs": 9, "max_resource": 9, "advanced": {"reduction_factor": 3}}},
-        name="by-form", advanced={"seed": 3}, cluster={"local": {"workers": "1"}},
+        search={"asha": {"configs": 9, "max_resource": 9, "reduction_factor": 3}},
+        name="by-form", advanced="{seed: 3}", cluster={"local": {"workers": "1"}},
     )  # fmt: skip
     ended = deployed.ended(run)
     assert ended["state_type"] == "COMPLETED", deployed.logs(run)
@@ -109,8 +109,7 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
         deployed.start_with("tune-file", {"job_variables": grab}, file="evil.yaml"): not_allowed,
         deployed.start("tune", **FILLED | {"space": rows}): "form: space.x: low = 2.0 is larger",
         deployed.start("tune", **FILLED | {"space": data}): "no file of the deployment's folder of data",
-        deployed.start("tune", **FILLED | {"advanced": {"packing": {"most": 0}}}): "form: packing.most: ",
-        deployed.start("tune", **FILLED | {"advanced": {"data": {"load": "a:b"}}}): "data.partitions: is required",
+        deployed.start("tune", **FILLED | {"advanced": "{packing: {most: 0}}"}): "form: packing.most: ",
         deployed.start("resume", study="elsewhere"): not_allowed,
         deployed.start("rerun", study="elsewhere"): not_allowed,
         deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "is no name",

@@ -11,8 +11,6 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
-                          ``{weight: 2, priority: 1}``; unset: anything
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
                           partitions (``data.folder``) lie below it, or below HPO_STUDY_FOLDER
 ========================  =============================================================================
@@ -28,16 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_core.home import DATABASES, Home
+from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.spec.data import DATA_PARAMETER, DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
-from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
-from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -71,8 +66,6 @@ class Permissions:
     clusters: tuple[str, ...] = ()
     checkpoint_folders: tuple[str, ...] = ()
     data_folder: Path | None = None
-    share: ShareSpec | None = None
-    """The most that a study may claim of a pool; None: anything."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permissions:
@@ -85,7 +78,6 @@ class Permissions:
             clusters=_listed(found.get(CLUSTERS, "")),
             checkpoint_folders=_listed(found.get(CHECKPOINTS, "")),
             data_folder=_folder(found.get("HPO_DATA_FOLDER", "")),
-            share=allowed_share(found),
         )
 
     # What a form offers.
@@ -238,27 +230,11 @@ class Permissions:
             self.check_function(setting, function, spec.pythonpath)
         self._check_data(spec)
         self._check_partitions(spec.data)
-        self._check_cluster(spec)
-        self._check_share(spec)
-        place = spec.checkpoints.folder
-        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
-            raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
-
-    def _check_cluster(self, spec: StudySpec) -> None:
-        cluster = spec.cluster
+        cluster, place = spec.cluster, spec.checkpoints.folder
         if cluster.permission is not None and cluster.permission not in self.clusters:
             raise _not_listed(cluster.named, self.clusters, entry=repr(cluster.permission), variable=CLUSTERS)
-
-    def _check_share(self, spec: StudySpec) -> None:
-        if self.share is None:
-            return
-        if why := excess(spec.share, self.share, at_address=isinstance(spec.cluster, AddressClusterSpec)):
-            claim = {"weight": 1.0, "priority": 0} | self.share.model_dump(mode="json", exclude_defaults=True)
-            said = ", ".join(f"{name}: {value}" for name, value in claim.items())
-            raise NotAllowedError(
-                f"{why}, which is not allowed here. Allowed: share: {{{said}}} and less. Whoever runs the worker can "
-                f"change {ALLOWED_SHARE}."
-            )
+        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
+            raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
 
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
@@ -292,25 +268,13 @@ def home_here() -> Home:
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None:  # whose process may start in a folder of its own that is removed at its end
-        _refuse_relative_places()
-    return Home()
-
-
-def _refuse_relative_places() -> None:
-    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+    # whose process may start in a folder of its own that is removed at its end
+    if deployment.id is not None and not Path(os.environ.get("HPO_HOME", "")).is_absolute():
         raise NotAllowedError(
             "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
             "`hpo worker` does."
         )
-    for name in DATABASES:
-        value = os.environ.get(name, "")
-        if settled_database(value) != value:
-            raise NotAllowedError(
-                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
-                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
-                "does."
-            )
+    return Home()
 
 
 def _data_values(spec: StudySpec) -> set[str]:

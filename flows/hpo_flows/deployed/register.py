@@ -37,7 +37,7 @@ class DeployError(HpoError):
 def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
-    A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
+    A file of one's own adds its deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
@@ -134,8 +134,7 @@ def settled_environment() -> dict[str, str]:
     """The environment with every path made absolute: a flow run starts in a folder of its own."""
     found = dict(os.environ)
     found["HPO_HOME"] = str(Home().folder)
-    if "HPO_IMPORT_FOLDERS" not in found:
-        found["HPO_IMPORT_FOLDERS"] = _one_folder(Path.cwd())
+    found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
@@ -146,15 +145,6 @@ def settled_environment() -> dict[str, str]:
     if permissions.data_folder is not None:
         found["HPO_DATA_FOLDER"] = str(permissions.data_folder)
     return found
-
-
-def _one_folder(folder: Path) -> str:
-    if os.pathsep in str(folder):
-        raise NotAllowedError(
-            f"The working folder {str(folder)!r} has a {os.pathsep!r} in its path, which stands between the folders of "
-            "HPO_IMPORT_FOLDERS. Work in another one, or set HPO_IMPORT_FOLDERS."
-        )
-    return str(folder)
 
 
 def _need_api() -> None:
