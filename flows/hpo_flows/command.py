@@ -128,7 +128,10 @@ def rerun(
 
 
 def deploy(
-    file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml, whose deployments alone are registered; default: this package's.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A prefect.yaml, whose deployments alone are registered; default: this package's."),
+    ] = None,
 ) -> None:
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy

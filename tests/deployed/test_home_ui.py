@@ -50,17 +50,6 @@ def test_the_list_names_studies_and_follows_those_that_run(tmp_path: Path) -> No
     assert "random – report" in report and "../../studies.html" in report
 
 
-def test_a_report_that_is_a_link_to_another_file_is_replaced(tmp_path: Path) -> None:
-    played(tmp_path, spec_of("random"), steps=2)
-    secret = tmp_path / "secret"
-    secret.write_text("a private thing")
-    folder = tmp_path / "studies" / "world"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.html").symlink_to(secret)
-    ReportFiles(Home(tmp_path)).write()
-    assert secret.read_text() == "a private thing" and not (folder / "report.html").is_symlink()
-
-
 def test_a_study_names_the_page_of_the_ui_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MLFLOW_TRACKING_URI", "HPO_DATABASE"):
         monkeypatch.delenv(name, raising=False)

@@ -122,31 +122,6 @@ def test_a_file_that_names_no_folder_is_imported_from_beside_it(
     assert permissions.load("plain.yaml").pythonpath == [str(permissions.folder), str(permissions.folder / "deep")]
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        ({"folder": "/etc"}, "data: /etc is not allowed here"),
-        ({"folder": "../other"}, "other is not allowed here"),
-        ({"folder": "linked"}, "linked is not allowed here"),
-        ({"partitions": "/etc/manifest.json"}, "data: /etc/manifest.json is not allowed here"),
-        ({"partitions": "[a]", "validation": "../manifest.json"}, "manifest.json is not allowed here"),
-        ({"load": "os:listdir"}, "data.load = 'os:listdir' is not allowed here"),
-    ],
-)
-def test_a_form_names_no_data_outside_the_folder_of_data(
-    permissions: Permissions, tmp_path: Path, data: dict[str, str], says: str
-) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "linked").symlink_to("/etc")
-    allowed = dataclasses.replace(permissions, data_folder=tmp_path / "data")
-    made(allowed, data={"partitions": "part-*", "load": "models.net:load"})
-    with pytest.raises(NotAllowedError, match=says):
-        made(allowed, data={"partitions": "[a, b]"} | data)
-    made(permissions, data={"partitions": "part-*"})  # beside the study files, where no folder is named
-    with pytest.raises(NotAllowedError, match="none is set"):
-        made(permissions, data={"partitions": "part-*", "folder": "/etc"})
-
-
 def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) -> None:
     assert permissions.folder is not None
     path = permissions.folder / "deep" / "a.yaml"
@@ -154,7 +129,10 @@ def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) 
     data = permissions.load("deep/a.yaml").data
     assert data is not None and data.folder == str(path.resolve().parent)
     path.write_text(path.read_text().replace("part-*", "part-*, folder: /srv"))
-    with pytest.raises(NotAllowedError, match="/srv is not allowed here"):
+    with pytest.raises(NotAllowedError, match="'/srv' is not allowed here"):
+        permissions.load("deep/a.yaml")
+    path.write_text(path.read_text().replace("part-*, folder: /srv", "/etc/manifest.json"))
+    with pytest.raises(NotAllowedError, match="'/etc/manifest.json' is not allowed here"):
         permissions.load("deep/a.yaml")
 
 
@@ -175,58 +153,47 @@ def test_clusters_that_run_shell_lines_and_places_elsewhere_must_be_named(
     Permissions.of_environment(environment | {setting: value}).check(spec)
 
 
-def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
+@pytest.fixture
+def with_data(permissions: Permissions, tmp_path: Path) -> Permissions:
+    """With a folder of data: a file, and links out of it."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "may.npz").touch()
-    (tmp_path / "secret").touch()
-    (folder / "link").symlink_to(tmp_path / "secret")
-    permissions = Permissions.of_environment({"HPO_DATA_FOLDER": str(folder)})
-    assert permissions.data_of(str(folder / "may.npz")) == permissions.data_of("may.npz") == str(folder / "may.npz")
-    assert permissions.data_of("period-3") == "period-3"
-    for bad in (str(tmp_path / "secret"), f"{folder}/../secret", str(folder / "link"), "..", "/etc/passwd"):
-        with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
-            permissions.data_of(bad)
-    with pytest.raises(NotAllowedError, match="no folder is set"):
-        Permissions().data_of("/etc/passwd")
+    (folder / "link").symlink_to(tmp_path / "secret.yaml")
+    return dataclasses.replace(permissions, data_folder=folder.resolve())
 
 
-@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start", "constant", "list", "group"])
-def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissions: Permissions, kind: str) -> None:
-    """Training functions open it: through every door that a study comes by."""
-    assert permissions.folder is not None
-    data = permissions.folder.parent / "data"
-    data.mkdir()
-    (data / "may.npz").touch()
-    open_to = dataclasses.replace(permissions, data_folder=data)
+OUTSIDE = ["/etc/passwd", "{data}/../secret.yaml", "../secret.yaml", "{data}/link", "~/.ssh/id", ".."]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize("place", ["choice", "recorded", "constant", "folder", "retrained"])
+def test_no_door_leads_to_a_file_outside_the_folders(with_data: Permissions, path: str, place: str) -> None:
+    """Workers and training functions open what a study names."""
 
     def checked(permissions: Permissions, value: str) -> None:
-        named = {"type": "ordinal" if kind == "ordinal" else "categorical", "choices": [value, "period-3"]}
         given = permissions.load("deep/a.yaml").plain()
-        x = given["space"]["x"]
-        if kind == "form":
-            made(permissions, space={"categorical": [{"name": "data", "choices": ["period-3", value]}]})
-            return
-        if kind in ("file", "ordinal"):
-            given["space"] = {"x": x, "data": named}
-        elif kind == "recorded":
-            params = [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]
-            given["search"] = {"method": "recorded", "source": "a", "study_record": {"grants": [], "params": params}}
-        elif kind == "group":
-            given["space"] = {"x": x, "data": {"path": named}}
-        elif kind == "constant":
-            given["constants"] = {"data": [value, "period-3"]}
-        elif kind == "list":
-            given["space"] = {"x": x, "data": named | {"choices": ["period-3", ["period-3", value]]}}
+        params = [{"x": 0.5, "file": "period-3"}, {"x": 0.5, "file": value}]
+        changes: dict[str, Any] = {
+            "choice": {"space": given["space"] | {"file": {"type": "categorical", "choices": ["a", ["b", value]]}}},
+            "recorded": {"search": {"method": "recorded", "source": "a",
+                                    "study_record": {"grants": [], "params": params}}},
+            "constant": {"constants": {"files": [value]}},
+            "folder": {"data": {"partitions": ["a"], "folder": value}},
+        }  # fmt: skip
+        if place == "retrained":
+            permissions.data_of(value)
         else:
-            given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
-        permissions.check(StudySpec.from_plain(given))
+            permissions.check(StudySpec.from_plain(given | changes[place]))
 
-    for good in ("period-1", "may.npz", str(data / "may.npz"), str(data / "removed-since.npz")):
-        checked(open_to, good)
-    checked(permissions, "period-1")
-    for bad in ("/etc/passwd", f"{data}/../../secret.yaml", "../secret.yaml", str(data.parent)):
-        with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
-            checked(open_to, bad)
-    with pytest.raises(NotAllowedError, match="no folder is set"):
-        checked(permissions, str(data / "may.npz"))
+    for good in ("{data}/may.npz", "{data}/removed-since.npz"):
+        checked(with_data, good.format(data=with_data.data_folder))
+    with pytest.raises(NotAllowedError, match="is not allowed here: a study names files of the deployment's"):
+        checked(with_data, path.format(data=with_data.data_folder))
+    with pytest.raises(NotAllowedError):
+        checked(dataclasses.replace(with_data, data_folder=None), f"{with_data.data_folder}/may.npz")
+
+
+def test_data_of_a_retraining_lie_in_the_folder_of_data_or_are_a_name(with_data: Permissions) -> None:
+    assert with_data.data_of("may.npz") == f"{with_data.data_folder}/may.npz"
+    assert with_data.data_of("period-3") == "period-3"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from hpo_core.home import DATABASES
 from hpo_core.model.file_urls import settled_database
-from hpo_flows.deployed import register
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
 
@@ -52,24 +48,3 @@ def test_a_run_of_a_worker_without_a_home_would_lose_its_results(monkeypatch: py
     monkeypatch.setenv("HPO_HOME", "here")
     with pytest.raises(NotAllowedError, match="HPO_HOME is not set to an absolute path where this runs"):
         home_here()
-
-
-def test_deploy_lists_what_its_file_describes_and_no_namesake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deployment of another flow that is called alike was listed too."""
-
-    class Client(nullcontext[None]):
-        def __enter__(self) -> Any:
-            return self
-
-        def read_deployments(self, offset: int, **_: Any) -> list[Any]:
-            entrypoints = ("hpo_flows.retrain:retrain", "mine.py:nightly")
-            found = [SimpleNamespace(id=e, name="nightly", entrypoint=e, flow_id=e, description=e) for e in entrypoints]
-            return found[offset:]
-
-        def read_flow(self, entrypoint: str) -> Any:
-            return SimpleNamespace(name=entrypoint.partition(":")[2])
-
-    monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: Client())
-    monkeypatch.setattr(register, "report_silent_runs", lambda *_: None)
-    found = register._registered([("nightly", "mine.py:nightly"), ("other", "mine.py:other")])
-    assert found[1] == {"nightly/nightly": "mine.py:nightly"}

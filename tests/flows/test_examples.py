@@ -74,11 +74,3 @@ def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
     hpo(*command.replace("examples/hopping/shards", "shards").split())
     plain: dict[str, Any] = yaml.safe_load((ROOT / f"examples/hopping/{name}.yaml").read_text())
     return plain | {"pythonpath": [str(ROOT)], "tracking": {"mlflow": "off"}}
-
-
-def test_the_demo_is_what_the_readme_says() -> None:
-    plain = yaml.safe_load((ROOT / "examples/digits/study.yaml").read_text())
-    assert plain["search"] == {
-        "method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3,
-    }  # fmt: skip
-    assert len(plain["space"]) in (6, 7)

@@ -6,7 +6,7 @@ import mlflow
 import pytest
 
 from tests.flows.conftest import Runner
-from tests.flows.test_tune import ONE, api
+from tests.flows.test_tune import api
 
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
@@ -36,9 +36,3 @@ def test_a_study_with_two_objectives(hpo: Runner) -> None:
     parent = client.search_runs([e.experiment_id for e in client.search_experiments()], "tags.`hpo.kind` = 'study'")[0]
     assert parent.data.metrics["front_size"] == len(front) and parent.data.metrics["best_speed"] == max(speeds)
     assert "front.json" in {item.path for item in client.list_artifacts(parent.info.run_id)}
-
-
-@pytest.mark.slow
-def test_an_objective_that_is_never_reported_ends_the_study_with_its_name(hpo: Runner) -> None:
-    told = hpo("tune", hpo.study("forgets_one", study="one", metrics=METRICS, cluster=ONE), code=7)
-    assert "Metric 'speed' was not reported at the target" in told and "drop it from metrics of the study" in told

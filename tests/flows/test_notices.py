@@ -47,11 +47,6 @@ def test_simulate_says_it_too(alone: Runner) -> None:
     assert not any("may not bring" in line for line in found["limits"])
 
 
-def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
-    huge = alone.study(search=SHORT | {"configs": 10**9})
-    assert "at most 2,000,000 are simulated" in alone.here("simulate", huge, "--picture", "off", code=2)
-
-
 def test_brackets_in_a_form_on_the_command_line_and_in_a_file(alone: Runner) -> None:
     brackets = [0, 1, 2]
     everything = {"method": "asha", "brackets": brackets, "configs": 400, "max_resource": 256}

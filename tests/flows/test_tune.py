@@ -218,28 +218,6 @@ def test_a_finished_study_is_resumed_without_a_start(tmp_path: Path, monkeypatch
     assert home.report_path("toy").exists()
 
 
-@pytest.mark.parametrize(
-    ("objective", "says"),
-    [
-        ("tests.flows.nowhere:train", "there is no module 'tests.flows.nowhere'"),
-        ("tests.flows.objectives:nothing", "has no function 'nothing'; it has .*good"),
-    ],
-)
-def test_an_objective_that_is_not_there_is_found_before_the_cluster_starts(
-    hpo: Runner, objective: str, says: str
-) -> None:
-    text = hpo.here("tune", hpo.study(objective=objective), code=2)
-    assert re.search(says, text), text
-    assert "starting:" not in text
-    assert hpo.json("list") == [], "nothing was recorded, so the mended file can be run under its name"
-
-
-def test_unwritable_home(hpo: Runner) -> None:
-    hpo.home.write_text("a file where the folder should be")
-    text = hpo.here("tune", hpo.study(), code=6)
-    assert str(hpo.home) in text and "--home" in text
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 @pytest.mark.slow
 @pytest.mark.parametrize("full", ["studies", "."], ids=["checkpoints", "journal-too"])
