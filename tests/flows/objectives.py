@@ -113,20 +113,6 @@ def fills_disk(trial):
         trial.report(loss=trial.params["x"] ** 2)
 
 
-def trade(trial):
-    """Two objectives: what is good for the loss costs speed."""
-    weights = Weights()
-    trial.track(weights=weights)
-    for _ in trial.steps():
-        weights.value += 1.0
-        x = trial.params["x"]
-        trial.report(loss=x**2 + 1.0 / weights.value, speed=float("nan") if x < -0.9 else abs(x) / weights.value)
-
-
-def forgets_one(trial):
-    trial.report(loss=0.5)
-
-
 def heavy(trial):
     """Like good, with a checkpoint of 300,000 bytes of noise."""
     weights = Weights()

@@ -173,13 +173,12 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", ["option", "study file"])
-def test_without_prefect(alone: Runner, said: str) -> None:
-    option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": "off"})
+def test_without_prefect(alone: Runner) -> None:
+    option = ["--no-prefect"]
     script = alone.folder / "lists_modules.py"
     script.write_text(LISTS_MODULES)
     process = subprocess.Popen(
-        [sys.executable, script, "tune", alone.study("slow", tracking={}, **changes), *option],
+        [sys.executable, script, "tune", alone.study("slow", tracking={}), *option],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone.environment, cwd=alone.folder,
     )  # fmt: skip
     wait_for_entries(alone, "toy", 8, process, PATIENCE)
