@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
@@ -76,26 +75,16 @@ class FormPart(BaseModel):
         return {"properties": fields, "required": schema.get("required", [])}
 
     @classmethod
-    def plain(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The filled-in values, as a study file has them.
-
-        Raises:
-            SpecError: a value cannot be read.
-        """
-        given = {name: value for name, value in fields.items() if value is not None}
-        check_plain(given, "form")
-        schema = cls.settings()
-        found: dict[str, Any] = read(schema, schema.get("$defs", {}), given, "form")
-        return found
-
-    @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
         """The form with these values.
 
         Raises:
             SpecError: a line for each value that it does not take.
         """
-        given = cls.plain(fields)
+        given = {name: value for name, value in fields.items() if value is not None}
+        check_plain(given, "form")
+        schema = cls.settings()
+        given = read(schema, schema.get("$defs", {}), given, "form")
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -168,11 +157,6 @@ class _Settings(StudySpec):
     )
 
 
-@cache
-def _settings() -> Schema:
-    return _Settings.model_json_schema()
-
-
 class StudyForm(FormPart):
     """A study that is described in a form; other settings of a study file may stand beside the fields."""
 
@@ -181,7 +165,7 @@ class StudyForm(FormPart):
     @classmethod
     def model_json_schema(cls, *arguments: Any, **more: Any) -> Schema:
         """The settings of a study file, and what the form says otherwise."""
-        schema = deepcopy(_settings())
+        schema = _Settings.model_json_schema()
         fields, parts = {name: schema["properties"][name] for name in _AT_ONCE}, schema["$defs"]
         for name, words in _WORDS.items():
             fields[name] = fields[name] | {"description": words}
