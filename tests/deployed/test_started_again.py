@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.
     begin("tune", run_named("tune-toy"), spec)
     begin("tune", run_named("tune-new"), spec.model_copy(update={"study": "new"}))
     assert driven == [True, False], "the second died before its study began"
-    with pytest.raises(StudyExistsError, match="'toy' exists already"):
+    with pytest.raises(StudyExistsError, match="'toy' exists already. Start `resume` with its name"):
         begin("tune", run_named("eager-macaw"), spec)
 
 
