@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from sys import modules
 
 import numpy as np
 import psutil
@@ -131,13 +130,3 @@ def heavy(trial):
         time.sleep(0.01)
         weights.value += float(np.random.random()) * 1e-3
         trial.report(loss=trial.params["x"] ** 2 + 1.0 / (trial.resource + 1) + weights.value)
-
-
-IMPORTED = frozenset(modules)
-
-
-def notices_imports(trial):
-    """Loss 1 where the filesystem in memory was imported after this module, and before this process began to train."""
-    name = "fsspec.implementations.memory"
-    for _ in trial.steps():
-        trial.report(loss=float(name in modules and name not in IMPORTED))

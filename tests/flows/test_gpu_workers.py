@@ -95,24 +95,6 @@ def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_that_hops_sees_the_gpu_of_the_worker_that_it_visits(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    names = [f"part-{number}" for number in range(4)]
-    for name in names:
-        (tmp_path / "data" / name).write_text(name)
-    tuned(
-        tmp_path,
-        objective="tests.flows.gpu_objectives:train_on_parts",
-        method=hpo_core.Random(configs=3, max_resource=2),
-        data={"partitions": names, "folder": str(tmp_path / "data")},
-    )
-    seen = lines(tmp_path / "seen")
-    assert all(line["run"] == line["import"] and line["run"][1] == PCI for line in seen)
-    assert {line["run"][0] for line in seen} == {"0", "3"}
-    assert len(seen) == 3 * 2 * len(names)
-
-
-@pytest.mark.slow
 def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, cards: Cards) -> None:
     """The zygote sees its worker's GPU by number, the job the same one by its UUID; nobody's memory counts twice."""
     packed = Packed(
