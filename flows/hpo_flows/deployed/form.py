@@ -38,16 +38,13 @@ Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSample
 # Slurm needs lines of a job script, which run code there: it stands in study files alone
 FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
-_OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
-    ("StudyForm", "objective"): (lambda: Permissions.of_environment().known_objectives(), ""),
-    ("TuneFileForm", "file"): (lambda: Permissions.of_environment().study_files(), "(HPO_STUDY_FOLDER holds none)"),
-    ("AddressClusterSpec", "address"): (
-        lambda: [one for one in Permissions.of_environment().clusters if "://" in one],
-        "(HPO_ALLOWED_CLUSTERS lists none)",
-    ),
-    ("SamplerSpec", "name"): (lambda: get_args(Sampler), ""),
+_OFFERED: dict[tuple[str, str], Callable[[Permissions], Collection[str]]] = {
+    ("StudyForm", "objective"): Permissions.known_objectives,
+    ("TuneFileForm", "file"): Permissions.study_files,
+    ("AddressClusterSpec", "address"): lambda allowed: [one for one in allowed.clusters if "://" in one],
+    ("SamplerSpec", "name"): lambda _: get_args(Sampler),
 }
-"""Settings whose values the deployment says, and what is offered alone where there are none; empty: any text."""
+"""Settings whose values the deployment says; where it says none, the form takes any text."""
 
 
 class FormPart(BaseModel):
@@ -59,9 +56,9 @@ class FormPart(BaseModel):
     def settings(cls) -> Schema:
         """The JSON schema of the settings, with what the deployment offers."""
         schema = cls.model_json_schema()
-        for (title, name), (values, otherwise) in _OFFERED.items():
+        for (title, name), values in _OFFERED.items():
             part = schema if schema["title"] == title else schema.get("$defs", {}).get(title)
-            if part is not None and (offered := list(values()) or [otherwise][: bool(otherwise)]):
+            if part is not None and (offered := list(values(Permissions.of_environment()))):
                 part["properties"][name] |= {"enum": offered}
                 if name in part.get("required", ()) and part is not schema:
                     part["properties"][name][BEGINS] = offered[0]
