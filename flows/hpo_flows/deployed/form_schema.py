@@ -117,7 +117,8 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
 
 
 def _words(description: str) -> Schema:
-    words = " ".join(re.sub(r"\b([Nn]one|null):", "empty:", description.partition("\n\n")[0].replace("`", "")).split())
+    text = description.partition("\n\n")[0].replace("`", "").replace("None:", "Empty:")
+    words = " ".join(re.sub(r"\b(none|null):", "empty:", text).split())
     return {"description": words} if words else {}
 
 
