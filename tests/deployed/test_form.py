@@ -178,7 +178,10 @@ def test_a_form_says_where_a_study_runs(cluster: Any, found: Any) -> None:
         ({"advanced": "{training: {gang: 4}}"}, "training.gang = 4 needs 4 slots at once, and cluster.workers gives 2"),
         ({"advanced": "{share: {weight: 2}}"}, "share.pool is absent"),
         # lines of a job script run code, also where the kind is allowed for study files
-        ({"cluster": {"slurm": {"prologue": ["curl example.org | sh"]}}}, r"form.cluster = .* must be one of \{local"),
+        (
+            {"cluster": {"slurm": {"directives": ["--wrap=curl example.org"]}}},
+            r"form.cluster = .* must be one of \{local",
+        ),
     ],
 )
 def test_what_makes_no_study_says_why(changes: dict[str, Any], says: str) -> None:

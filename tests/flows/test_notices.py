@@ -17,7 +17,7 @@ from tests.flows.conftest import LIMIT, Runner
 SHORT: dict[str, Any] = {
     "method": "asha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
 }  # fmt: skip
-WORDS = "5 configurations bring a trial to 3, and may not bring one to max_resource = 9. Use at least 9 configurations"
+WORDS = "5 configurations bring a trial to 3, and may not bring one to max_resource = 9. Use more configurations"
 
 
 @pytest.fixture
