@@ -25,9 +25,6 @@ def tune(
     study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
-    threads: Annotated[
-        str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
-    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=worst_fit; repeatable."),
@@ -35,9 +32,6 @@ def tune(
     start_with: Annotated[
         str | None,
         typer.Option("--start-with", help="Configurations to try first: '{lr: 0.01}', a list, or a YAML or JSON file."),
-    ] = None,
-    constants: Annotated[
-        list[str] | None, typer.Option("--constant", help="NAME=VALUE: a fixed argument of every trial; repeatable.")
     ] = None,
     prefect: UsePrefect = None,
     home: HomeOption = None,
@@ -47,7 +41,7 @@ def tune(
     """Run a new study to its end."""
     end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
-    from hpo_core.spec.study_file import read_configurations, split_change
+    from hpo_core.spec.study_file import read_configurations
 
     spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
@@ -55,14 +49,8 @@ def tune(
         changes["study"] = name
     if workers is not None:
         changes["cluster"] = {"kind": "local", "workers": workers}
-    if threads is not None:
-        count = int(threads) if threads.isdigit() else threads
-        changes["training"] = spec.plain()["training"] | {"threads": count}
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
-    if constants:
-        given = {".".join(keys): value for keys, value in map(split_change, constants)}
-        changes["constants"] = spec.constants | given
     if changes:
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
@@ -128,7 +116,10 @@ def rerun(
 
 
 def deploy(
-    file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: this package's own.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A prefect.yaml, whose deployments alone are registered; default: this package's."),
+    ] = None,
 ) -> None:
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy

@@ -10,10 +10,8 @@ import ast
 import builtins
 import logging
 import multiprocessing
-import queue
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -73,8 +71,6 @@ from hpo_flows.study_run.in_prefect import drive_study
 from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.python")
-CALLBACK_SECONDS = 10.0
-"""Longest wait of a study's end for callbacks."""
 Callback = Callable[[Report], object]
 
 
@@ -145,8 +141,8 @@ def tune(
         home: folder of journal, checkpoints and reports; default: ``HPO_HOME``, or ``.hpo`` here. None: nothing is
             kept, shown in Prefect or tracked in MLflow; the files of the study end with its result.
         journal: database URL of the journal; default: ``HPO_JOURNAL``, or the home's own.
-        callbacks: functions that are called with each report, one after the other, in a thread of their own. What they
-            raise is logged.
+        callbacks: functions that are called with each report. The study waits for them: keep them short, or start a
+            thread in them. What they raise is logged.
         max_seconds: seconds after which the study halts (``stop.seconds``).
         max_trials: number of configurations (``search.configs``).
         target: value of the first metric that is good enough (``stop.target``).
@@ -453,31 +449,17 @@ def _exceptions(name: str) -> list[type[Exception]]:
 
 
 class _Callbacks(Observer):
-    """Calls functions with each report in a thread of their own, so that they can neither stop nor slow the search."""
+    """Calls functions with each report; what they raise is logged."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
-        self._reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
-        self._thread.start()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        self._reports.put(report)
-
-    def close(self) -> None:
-        """Wait until all reports were seen, for :data:`CALLBACK_SECONDS` at most."""
-        self._reports.put(None)
-        self._thread.join(CALLBACK_SECONDS)
-        if self._thread.is_alive():
-            log.warning("callbacks still run %g s after the study's end; it does not wait for them", CALLBACK_SECONDS)
-
-    def _run(self) -> None:
-        while (report := self._reports.get()) is not None:
-            for callback in self._callbacks:
-                try:
-                    callback(report)
-                except Exception:
-                    log.exception("callback %r failed for trial %d", callback, report.trial)
+        for callback in self._callbacks:
+            try:
+                callback(report)
+            except Exception:
+                log.exception("callback %r failed for trial %d", callback, report.trial)
 
 
 # Where it lies, and what it trained before.

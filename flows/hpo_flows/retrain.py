@@ -1,10 +1,9 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
 All policy is in ``hpo_core.retraining``; the steps are in ``hpo_flows.retraining_run``. Each step is a task, and each
-study a subflow; ``retrain.fn(...)`` does the same without Prefect.
+study a subflow.
 """
 
-import os
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from hpo_core.security.masking import mask_logs
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
 from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
 
 __all__ = ["Rules", "retrain"]
@@ -74,9 +72,7 @@ def retrain(form: RetrainForm) -> State[Any]:
         with (
             tags("hpo", model),
             errors_without_credentials(),
-            only_retraining(
-                place, model, f"flow run {flow_run.name}" if is_in_flow_run() else f"process {os.getpid()}"
-            ),
+            only_retraining(place, model, f"flow run {flow_run.name}"),
         ):
             found = Retraining(place, model, evaluate, form.rules).retrain(absolute_path(data), form.study)
     except RetrainingBusyError as busy:

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+from prefect import get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import deployment, flow_run
 from pydantic import BaseModel, ConfigDict, Field
@@ -53,9 +54,8 @@ from hpo_core.tracking.model_build import Trained
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.steps import logger, step
+from hpo_flows.steps import step
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import run_study
 
@@ -134,7 +134,6 @@ class Retraining:
         self.home = home
         self.model = model
         self.rules = rules
-        self.log = logger()
         self.journal: Journal = home.read_journal()
         self._asked = evaluate
         uri = home.default_tracking_uri
@@ -146,7 +145,7 @@ class Retraining:
             self._crown_first(first_study)
         new = self.look_at_data(data)
         found: dict[str, Any] = {"model": self.model, "mlflow_run": new.run.run_id}
-        found["flow_run"] = str(flow_run.id) if is_in_flow_run() else None
+        found["flow_run"] = str(flow_run.id)
         if new.run.status == "FINISHED":
             champion = self.registry.champion()
             outcome = self._unchanged(new.run)
@@ -191,7 +190,9 @@ class Retraining:
             try:
                 self.registry.fail(run, error)
             except Exception as further:
-                self.log.warning("The run of this retraining stays RUNNING in MLflow (%s).", type(further).__name__)
+                get_run_logger().warning(
+                    "The run of this retraining stays RUNNING in MLflow (%s).", type(further).__name__
+                )
             raise
 
     def _crown_first(self, name: str | None) -> None:
@@ -353,8 +354,6 @@ class Retraining:
     def report(self, run: KnownRun, decision: Decision, version: int) -> tuple[None, str]:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"MLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
-        if not is_in_flow_run():
-            return None, link
         key = artifact_key(self.model, "decision")
         try:
             create_markdown_artifact(f"{decision.markdown()}\n\n{link}", key=key, description=decision.headline())
@@ -383,11 +382,8 @@ class Retraining:
                 Permissions.of_environment().check(spec)
             with closing(Session(self.home, name, spec=None if known else spec)) as session:
                 session.start_cluster()
-                if is_in_flow_run():
-                    session.cure = cure_in_python
-                    run_study(session, after=after)
-                else:
-                    session.run()
+                session.cure = cure_in_python
+                run_study(session, after=after)
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
             reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import socket
@@ -15,8 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from html import escape
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
@@ -26,42 +23,12 @@ from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import interrupt_at_end
-from hpo_core.tracking.tracker_links import ProjectionPlace, read_place, run_url
+from hpo_core.tracking.tracker_links import read_place
 from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
 from hpo_flows.prefect_api.shared_server import SharedServer
-
-
-def ui_lock(folder: Path) -> LockFile:
-    """The lock that is held while a home is served on this machine; its text says where.
-
-    Args:
-        folder: ``HOME/ui``.
-    """
-    return LockFile(folder / f"ui-{socket.gethostname()}.lock", "`hpo ui`")
-
-
-def said_by(lock: LockFile) -> dict[str, Any]:
-    """Read what the holder of the lock wrote: ``said``, lines for a person, and ``mlflow``, its address."""
-    text = lock.read()
-    found: dict[str, Any] = json.loads(text) if text.startswith("{") else {}
-    return found
-
-
-def mlflow_page(home: Home, place: ProjectionPlace) -> str:
-    """Where a study's run in MLflow is seen: in the ``hpo ui`` that runs now, else as its projection noted."""
-    folder = home.folder / "ui"
-    if not place.tracking_uri.startswith("sqlite:") or place.tracking_uri != home.default_tracking_uri:
-        return place.url
-    if not os.access(folder, os.R_OK | os.W_OK):
-        return place.url
-    with closing(ui_lock(folder)) as lock:
-        if lock.take(fcntl.LOCK_SH):  # nobody serves it
-            return place.url
-        address = said_by(lock).get("mlflow")
-    return place.url if not address else run_url(address, place.experiment_id, place.run_id)
 
 
 class ReportFiles:
@@ -111,7 +78,7 @@ class ReportFiles:
 
         def links() -> dict[str, str]:
             run, found = read_place(folder), {"All studies": "../../studies.html"}
-            return found if run is None else found | {"MLflow": mlflow_page(self._home, run)}
+            return found if run is None else found | {"MLflow": run.url}
 
         with suppress(HpoError):  # damaged, as its row says
             LiveReport(source, name, self._home.report_path(name), folder=folder, links=links).write()
@@ -129,7 +96,6 @@ def _row(source: Journal, name: str, created: float) -> list[str]:
 
 Say = Callable[[str], None]
 _END_SECONDS = 15.0
-_MLFLOW = "MLflow:"
 
 
 def serve_home(home: Home, say: Say) -> None:
@@ -138,12 +104,10 @@ def serve_home(home: Home, say: Say) -> None:
     Addresses are said with their passwords, as Jupyter does: each start makes new ones.
     """
     folder = home.make_folder("ui")
-    lock = ui_lock(folder)
+    lock = LockFile(folder / f"ui-{socket.gethostname()}.lock", "`hpo ui`")
     if not lock.take(fcntl.LOCK_EX):
-        lines = said_by(lock).get("said", ["its addresses are not known yet"])
         say("Another `hpo ui` serves this home:")
-        for line in lines:
-            say(line)
+        say(lock.read() or "its addresses are not known yet")
         lock.close()
         return
     interrupt_at_end()
@@ -151,8 +115,7 @@ def serve_home(home: Home, say: Say) -> None:
         stack.callback(lock.close)
         try:
             said = list(_start(home, stack, say))
-            addresses = [word for line in said if line.startswith(_MLFLOW) for word in line.split() if "://" in word]
-            lock.write(json.dumps({"said": said, "mlflow": next(iter(addresses), "")}))
+            lock.write("\n".join(said))
             for line in said:
                 say(line)
             say("Studies of this home that are started now show in this Prefect. Ctrl-C ends it.")
@@ -182,7 +145,7 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
         yield f"Prefect: {prefect.url} (password {prefect.auth})"
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
-    yield f"{_MLFLOW}  {mlflow}"
+    yield f"MLflow:  {mlflow}"
     yield f"Reports: {reports.path}"
 
 

@@ -1,8 +1,7 @@
-"""Steps of a flow: tasks that Prefect's engine runs, or plain calls where no flow runs."""
+"""Steps of a flow: tasks that Prefect's engine runs."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from prefect import Task, get_run_logger
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.context import FlowRunContext, TagsContext
+from prefect.context import TagsContext
 from prefect.states import Completed, Failed
 
 from hpo_core.model.errors import HpoError
@@ -23,7 +22,7 @@ Value = TypeVar("Value")
 
 
 def step(name: str) -> Callable[[Callable[P, tuple[Value, str]]], Callable[P, Value]]:
-    """Decorator: within a flow run the function becomes a task, whose state's message says what it found.
+    """Decorator: the function becomes a task, whose state's message says what it found.
 
     The function returns a value and these words. The task has no tags, cache, retries or stored result.
 
@@ -47,21 +46,12 @@ def step(name: str) -> Callable[[Callable[P, tuple[Value, str]]], Callable[P, Va
 
         @wraps(function)
         def run(*values: P.args, **named: P.kwargs) -> Value:
-            if FlowRunContext.get() is None:
-                found, words = function(*values, **named)
-                logger().info(words)
-                return found
             with TagsContext(current_tags=set()):  # tags of the flow run are not the tasks'
                 state: State[Value] = made(*values, return_state=True, **named)
             if state.is_completed():
-                logger().info(state.message)
+                get_run_logger().info(state.message)
             return state.result()
 
         return run
 
     return decorate
-
-
-def logger() -> Any:
-    """The logger of the present run; outside of one, this package's."""
-    return logging.getLogger("hpo.prefect") if FlowRunContext.get() is None else get_run_logger()

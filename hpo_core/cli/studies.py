@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import textwrap
 import time
@@ -372,8 +371,7 @@ def share(
 ) -> None:
     """Change a study's weight or priority in the pool that it shares; without options, show how it stands.
 
-    A running study follows within seconds, and a resumed one keeps the change. Where HPO_ALLOWED_SHARE is set, as for
-    deployments, it bounds this as well.
+    A running study follows within seconds, and a resumed one keeps the change.
     """
     from hpo_core.journal.sql import current_owner, is_alive
     from hpo_core.pool.division import Wish
@@ -385,9 +383,7 @@ def share(
         LEAST_WEIGHT,
         MOST_PRIORITY,
         MOST_WEIGHT,
-        AddressClusterSpec,
     )
-    from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")
@@ -396,13 +392,6 @@ def share(
     source = Home(home, journal).read_journal()
     spec = Study.open(name, source, at=0).spec
     own = spec.sharing
-    change: dict[str, Any] = {"weight": weight, "priority": priority}
-    claim = own.model_copy(update={key: value for key, value in change.items() if value is not None})
-    most = allowed_share(os.environ)
-    if most is not None and claim != own:
-        at_address = isinstance(spec.cluster, AddressClusterSpec)
-        if why := excess(claim, most, at_address=at_address):
-            raise SpecError(f"{why}, which {ALLOWED_SHARE} does not allow here. Whoever sets it can change it.")
     pools = pools_of(source)
     present = [row.pool for row in pools.all() if row.study == name and row.member is not None]
     pool = present[0] if present else pool_of(spec, current_owner().host)  # it may have run on another machine before

@@ -6,23 +6,19 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.search.registry import settings_class
-from hpo_core.spec.packing import read_packing
-from hpo_core.spec.sections import ShareSpec
 from hpo_core.spec.study_spec import StudySpec
 from hpo_core.spec.study_yaml import CORE
-from hpo_core.spec.validation_errors import explain
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -282,48 +278,3 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a key is a list or a mapping; keys are text")
     return str(node.value)
-
-
-ALLOWED_SHARE = "HPO_ALLOWED_SHARE"
-
-
-def allowed_share(environment: Mapping[str, str]) -> ShareSpec | None:
-    """The most that a study may claim of a pool, as ``HPO_ALLOWED_SHARE`` says; None: the operator sets no bound.
-
-    Raises:
-        SpecError: it does not read like ``share`` of a study file.
-    """
-    text = environment.get(ALLOWED_SHARE, "").strip()
-    if not text:
-        return None
-    given = None
-    try:
-        given, _ = read_yaml(text)
-        return ShareSpec.model_validate(read_packing(given))
-    except (yaml.YAMLError, ValidationError) as error:
-        why = (
-            explain(error, ALLOWED_SHARE, given, {}, whole=ShareSpec)
-            if isinstance(error, ValidationError)
-            else str(error)
-        )
-        raise SpecError(
-            f"{ALLOWED_SHARE} = {text!r}: write it as share of a study file, such as {{weight: 2, priority: 1}}. {why}"
-        ) from None
-
-
-def excess(share: ShareSpec | None, most: ShareSpec, *, at_address: bool) -> str:
-    """Claim of a study beyond the most that a pool may give; empty: nothing.
-
-    Args:
-        at_address: whether it runs on a cluster that others use as well.
-    """
-    if share is None:
-        return "share is absent, so the study would take every slot that it finds at that address" if at_address else ""
-    if share.weight > most.weight:
-        return f"share.weight = {share.weight:g} is more than {most.weight:g}"
-    if share.priority > most.priority:
-        return f"share.priority = {share.priority} is more than {most.priority}"
-    if at_address and share.pool != most.pool:
-        named = "none is named" if most.pool is None else f"the pool is {most.pool!r}"
-        return f"share.pool = {share.pool!r} leaves nothing to the other studies at that address ({named})"
-    return ""

@@ -21,14 +21,10 @@ pythonpath: [%s]
 """
 
 NET = """
-import json
-import os.path
-import shutil as files
+import os
 from functools import cache, partial
-from json import loads
 from os import remove as delete, system
-from . import inner
-from .inner import fit_inner, walk
+from .inner import fit_inner
 from .listed import *
 try:
     from os import getcwd as where
@@ -39,50 +35,21 @@ def fit(trial): ...
 def load(path): ...
 @cache
 def build(params): ...
-class Net:
-    def train(self): ...
-class Callable:
-    def __call__(self, trial): ...
+class Net: ...
 
 fit_small = partial(fit, size=1)
-fit_object = Callable()
-fit_lambda = lambda trial: None
 fit_alias = fit
-fit_method = Net().train
-fit_of_inner = inner.fit_inner
-fit_either = fit if os.path else fit_inner
 erase = os.remove
-clear = files.rmtree
-clear_alias = clear
-read, erase_too = json.loads, os.unlink
 either = fit if os.path else os.system
-looked_up = getattr(os, "system")
-one_of = [os.system][0]
-typed: Callable
-circle = other = circle
 if True:
     from subprocess import run
-with open(os.devnull) as opened, open(os.devnull) as _: ...
-for each in (os.system,): ...
 def later():
     global late
     late = os.system
 late = fit
 """
-
-INNER = """
-from os import walk
-def fit_inner(trial): ...
-"""
-
-LISTED = """
-from os import abort
-from json import dumps
-from shutil import *
-__all__ = ["on_purpose"]
-__all__ += ("dumps",)
-def on_purpose(trial): ...
-"""
+INNER = "def fit_inner(trial): ..."
+LISTED = "from shutil import *"
 
 
 @pytest.fixture

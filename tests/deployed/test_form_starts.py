@@ -10,16 +10,15 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from hpo_core.spec import StudySpec
-from hpo_flows.deployed.form import Sampler
 from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
+from tests.deployed.filled_forms import ROWS, STUDY
 from tests.deployed.test_browser import add_float, address, choose, field, fill, form_of, page, page_inside, pictures
-from tests.deployed.test_form import ROWS, STUDY
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -63,15 +62,6 @@ def open_form(
     page.get_by_text("Jobs at once").first.wait_for()
 
 
-def unfold(within: Any, label: str, tab: str = "") -> Any:
-    """Open the section of this label: the last one, for a form ends with its own."""
-    count = within.locator(f"xpath=.//label[normalize-space(.)='{label} (Optional)']").count()
-    section = field(within, f"{label} (Optional)", count - 1)
-    section.get_by_text(tab or label, exact=True).last.click()
-    section.page.wait_for_timeout(300)
-    return section
-
-
 def select(page: Any, within: Any, label: str, value: str) -> None:
     """Choose another value where one is chosen already."""
     control = field(within, label)
@@ -113,7 +103,7 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
     for label, value in budget.items():
         fill(page_inside, label, str(value))
     if tab == "Grid":
-        fill(unfold(field(page_inside, "Search"), "Advanced"), "Points (Optional)", "{x: 2}")
+        fill(page_inside, "Points (Optional)", "{x: 2}")
     page_inside.screenshot(path=pictures / f"form-{method}.png")
     ended = submitted(deployed, page_inside, method)
     assert list(ended["parameters"]["search"]) == [method], "the tab that was opened last, and nothing of the first"
@@ -135,22 +125,18 @@ def test_what_another_tab_shows_is_sent(deployed: Deployed, page_inside: Any) ->
     assert recorded(deployed, "other-tab")["search"]["configs"] == 30
 
 
-@pytest.mark.parametrize("brackets", ["", "[0, 1]"], ids=["default", "listed"])
-def test_the_stopping_variant_of_asha_is_chosen(
-    brackets: str, deployed: Deployed, page_inside: Any, pictures: Path
-) -> None:
-    name = f"stopping-{len(brackets)}"
-    open_form(deployed, page_inside, "ASHA", name)
-    for budget, number in {"Configs": 6, "Max Resource": 16}.items():
-        fill(page_inside, f"{budget} (Optional)", str(number))
-    advanced = unfold(field(page_inside, "Search"), "Advanced")
-    select(page_inside, advanced, "Variant (Optional)", "stopping")
-    fill(advanced, "Brackets (Optional)", brackets)
-    page_inside.screenshot(path=pictures / f"form-{name}.png")
-    submitted(deployed, page_inside, name)
-    search = recorded(deployed, name)["search"]
-    assert search["variant"] == "stopping"
-    assert search["brackets"] == ([0, 1] if brackets else [0])
+def test_the_stopping_variant_of_asha_is_chosen_with_a_sampler(deployed: Deployed, page_inside: Any) -> None:
+    """With more configurations than the sampler draws at random first."""
+    name, page = "stopping", page_inside
+    open_form(deployed, page, "ASHA", name)
+    for label, value in {CONFIGS: "14", RESOURCE: "4", "Brackets (Optional)": "[0, 1]"}.items():
+        fill(page, label, value)
+    select(page, page, "Variant (Optional)", "stopping")
+    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", "TPESampler")
+    submitted(deployed, page, name)
+    spec = recorded(deployed, name)
+    assert (spec["search"]["variant"], spec["search"]["brackets"]) == ("stopping", [0, 1])
+    assert spec["sampler"]["name"] == "TPESampler" and "clean" in deployed.hpo("audit", name).stdout
 
 
 def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
@@ -191,118 +177,55 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     page.screenshot(path=pictures / f"artifact-{name}.png")
 
 
-def test_a_dask_cluster_is_chosen_and_sections_unfold(
-    deployed: Deployed, page_inside: Any, allowed_cluster: str, pictures: Path
+def test_a_dask_cluster_is_chosen_and_a_number_that_was_removed_is_not_sent(
+    deployed: Deployed, page_inside: Any, allowed_cluster: str
 ) -> None:
     name, page = "cluster", page_inside
     open_form(deployed, page, "Random", name)
-    assert not page.get_by_text("Stall Timeout").count(), "folded"
     field(page, "Cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
-    fill(page, "Configs (Optional)", "2")
-    fill(page, "Max Resource (Optional)", "2")
-    unfold(page, "Advanced")
-    fill(unfold(page, "Stop"), "Seconds (Optional)", "500")
-    training = unfold(page, "Training")
-    fill(training, "Fail Fast (Optional)", "0")
-    select(page, training, "Process (Optional)", "kept")
-    fill(unfold(page, "Checkpoints"), "Max Count (Optional)", "5")
-    page.wait_for_timeout(500)
-    page.screenshot(path=pictures / f"form-{name}.png")
+    fill(page, CONFIGS, "2")
+    for typed in ("2", ""):
+        fill(page, RESOURCE, typed)
+        page.wait_for_timeout(500)
+    fill(page, "Advanced (Optional)", "{stop: {seconds: 500}, training: {fail_fast: null}}")
     submitted(deployed, page, name)
     spec = recorded(deployed, name)
-    assert spec["cluster"]["address"] == allowed_cluster
-    assert spec["training"]["process"] == "kept"
+    assert spec["cluster"]["address"] == allowed_cluster and spec["search"]["max_resource"] is None
     assert spec["stop"]["seconds"] == 500 and spec["training"]["fail_fast"] is None
-    assert spec["checkpoints"]["max_count"] == 5
 
 
-def test_jobs_that_share_a_device_are_asked_for_and_tagged(
-    deployed: Deployed, page_inside: Any, pictures: Path
+ADVANCED: dict[str, Any] = {
+    "packing": {"policy": "worst_fit", "devices": "cpu", "memory": "1GB", "demand": {"memory": "200MB", "cores": 0.1}},
+    "share": {"pool": "cpu", "weight": 2},
+}
+HOPPING: dict[str, Any] = {
+    "data": {"partitions": "part-*.npz", "validation": "val-*.npz", "load": "tests.hopping.hopping_objectives:load"}
+}
+
+
+@pytest.mark.parametrize("name", ["packed", "hopping"])
+def test_packing_and_hopping_are_asked_for_as_in_a_study_file(
+    name: str, deployed: Deployed, page_inside: Any, pictures: Path
 ) -> None:
-    name, page = "packed", page_inside
-    open_form(deployed, page, "Random", name)
-    fill(page, "Configs (Optional)", "4")
-    fill(page, "Max Resource (Optional)", "2")
-    unfold(page, "Advanced")
-    packing = unfold(page, "Packing")
-    select(page, packing, "Policy (Optional)", "worst_fit")
-    select(page, packing, "Devices (Optional)", "cpu")
-    fill(packing, "Memory (Optional)", "1GB")
-    demand = unfold(packing, "Demand")
-    fill(demand, "Memory (Optional)", "200MB")
-    fill(demand, "Cores (Optional)", "0.1")
-    share = unfold(page, "Share")
-    fill(share, "Pool (Optional)", "cpu")
-    fill(share, "Weight (Optional)", "2")
+    page, asked = page_inside, ADVANCED if name == "packed" else HOPPING
+    if name == "packed":
+        open_form(deployed, page, "Random", name)
+    else:
+        write_partitions(deployed.data, [0, 1, 2], validation=1)
+        objective = "tests.hopping.hopping_objectives:train"
+        open_form(deployed, page, "Random", name, objective=objective, row="lr 0.01 0.1")
+    for label, value in {CONFIGS: "3", RESOURCE: "2", "Workers (Optional)": "3"}.items():
+        fill(page, label, value)
+    fill(page, "Advanced (Optional)", json.dumps(asked))
     page.wait_for_timeout(500)
-    packing.scroll_into_view_if_needed()
     page.screenshot(path=pictures / f"form-{name}.png")
     run = submitted(deployed, page, name)["id"]
     spec = recorded(deployed, name)
-    assert (spec["share"]["pool"], spec["share"]["weight"]) == ("cpu", 2.0)
-    made = spec["packing"]
-    assert made["policy"] == "worst_fit" and made["devices"] == "cpu" and made["memory"] == {"default": "1GB"}
-    assert made["demand"]["memory"] == "200MB" and made["demand"]["cores"] == 0.1
-    shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
-    jobs = [one for one in shown if one["name"].startswith("trial ")]
-    assert len(jobs) == 4 and all(" on cpu:" in one["state"]["message"] for one in jobs)
-
-
-@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name != "random"])
-def test_every_sampler_is_chosen_and_proposes(
-    sampler: str, deployed: Deployed, page_inside: Any, pictures: Path
-) -> None:
-    """Beyond the configurations that each draws at random first, and with a copy for Optuna's own tools."""
-    page = page_inside
-    open_form(deployed, page, "ASHA", sampler)
-    for budget, number in {"Configs": 14, "Max Resource": 4}.items():
-        fill(page, f"{budget} (Optional)", str(number))
-    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", sampler)
-    unfold(page, "Advanced")
-    choose(page, field(unfold(page, "Tracking"), "Optuna (Optional)"), "on")
-    page.wait_for_timeout(500)
-    page.screenshot(path=pictures / f"form-{sampler}.png")
-    submitted(deployed, page, sampler)
-    spec = recorded(deployed, sampler)
-    assert spec["sampler"]["name"] == sampler and spec["tracking"]["optuna"] == "on"
-    assert "clean" in deployed.hpo("audit", sampler).stdout
-    facts = json.loads(deployed.hpo("status", sampler, "--json").stdout)
-    assert facts["status"] == "finished" and facts["trials"] == 14
-
-
-def test_models_that_hop_over_partitions_are_asked_for(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
-    name, page = "hopping", page_inside
-    if not (deployed.data / "part-0.npz").exists():
-        write_partitions(deployed.data, [0, 1, 2], validation=1)
-    objective = "tests.hopping.hopping_objectives:train"
-    open_form(deployed, page, "Random", name, objective=objective, row="lr 0.01 0.1")
-    fill(page, "Configs (Optional)", "3")
-    fill(page, "Max Resource (Optional)", "2")
-    fill(page, "Workers (Optional)", "3")
-    unfold(page, "Advanced")
-    data = unfold(page, "Data")
-    fill(data, "Partitions", "part-*.npz")
-    fill(data, "Validation (Optional)", "val-*.npz")
-    fill(data, "Load (Optional)", "tests.hopping.hopping_objectives:load")
-    page.wait_for_timeout(500)
-    data.scroll_into_view_if_needed()
-    page.screenshot(path=pictures / f"form-{name}.png")
-    submitted(deployed, page, name)
-    made = recorded(deployed, name)["data"]
-    assert made["load"] == "tests.hopping.hopping_objectives:load"
-    assert len(made["partitions"]) == 3 and len(made["validation"]) == 1
     assert "clean" in deployed.hpo("audit", name).stdout
-
-
-def test_a_number_that_was_typed_and_removed_again_is_not_sent(deployed: Deployed, page_inside: Any) -> None:
-    name, page = "emptied", page_inside
-    open_form(deployed, page, "Random", name)
-    fill(page, "Configs (Optional)", "2")
-    fill(page, "Max Resource (Optional)", "2")
-    unfold(page, "Advanced")
-    stop = unfold(page, "Stop")
-    for typed in ("500", ""):
-        fill(stop, "Seconds (Optional)", typed)
-        page.wait_for_timeout(500)
-    submitted(deployed, page, name)
-    assert recorded(deployed, name)["stop"]["seconds"] is None
+    if name == "packed":
+        assert spec["packing"]["policy"] == "worst_fit" and spec["share"]["weight"] == 2.0
+        shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
+        jobs = [one for one in shown if one["name"].startswith("trial ")]
+        assert len(jobs) == 3 and all(" on cpu:" in one["state"]["message"] for one in jobs)
+    else:
+        assert len(spec["data"]["partitions"]) == 3 and len(spec["data"]["validation"]) == 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import fcntl
-import json
 import os
 import re
 import signal
@@ -21,10 +19,9 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
-from hpo_core.tracking.tracker_links import ProjectionPlace
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.read_back import KILLED, TAG
-from hpo_flows.serve_home import ReportFiles, mlflow_page, ui_lock
+from hpo_flows.serve_home import ReportFiles
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
@@ -48,34 +45,6 @@ def test_the_list_names_studies_and_follows_those_that_run(tmp_path: Path) -> No
     assert page.count("<a ") == 1 and 'data-label="study"><a href="studies/random/report.html">random</a>' in page
     report = home.report_path("random").read_text()
     assert "random – report" in report and "../../studies.html" in report
-
-
-def test_a_report_that_is_a_link_to_another_file_is_replaced(tmp_path: Path) -> None:
-    played(tmp_path, spec_of("random"), steps=2)
-    secret = tmp_path / "secret"
-    secret.write_text("a private thing")
-    folder = tmp_path / "studies" / "world"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.html").symlink_to(secret)
-    ReportFiles(Home(tmp_path)).write()
-    assert secret.read_text() == "a private thing" and not (folder / "report.html").is_symlink()
-
-
-def test_a_study_names_the_page_of_the_ui_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MLFLOW_TRACKING_URI", "HPO_DATABASE"):
-        monkeypatch.delenv(name, raising=False)
-    home = Home(tmp_path)
-    place = ProjectionPlace(home.default_tracking_uri, "1", "abc", "mlflow ui --backend-store-uri ...")
-    assert mlflow_page(home, place) == place.url, "there was never one"
-    lock = ui_lock(home.make_folder("ui"))
-    assert lock.take(fcntl.LOCK_EX)
-    assert mlflow_page(home, place) == place.url, "it is still starting"
-    lock.write(json.dumps({"said": [], "mlflow": "http://127.0.0.1:5005"}))
-    assert mlflow_page(home, place).startswith("http://127.0.0.1:5005/#/experiments/1/runs/abc")
-    elsewhere = ProjectionPlace("http://mlflow.example", "1", "abc", "http://mlflow.example/#/experiments/1/runs/abc")
-    assert mlflow_page(home, elsewhere) == elsewhere.url
-    lock.close()
-    assert mlflow_page(home, place) == place.url, "it has ended, and left its text"
 
 
 @pytest.fixture
@@ -146,7 +115,6 @@ def test_all_is_private_and_ends_with_the_command(
     assert status_of(mlflow, Authorization=f"Basic {word}", Origin="http://evil.example") == 403
     assert status_of(f"{prefect}/api/version") == 401 and status_of(f"{prefect}/api/version", **admitted) == 200
     assert answer_of(prefect, Host="evil.example")[1].startswith("This Prefect server answers as 127.0.0.1:")
-    assert json.loads(next((home / "ui").glob("ui-*.lock")).read_text())["mlflow"] == mlflow
     for path in (home / "ui").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
     second = started(home)

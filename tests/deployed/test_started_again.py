@@ -20,8 +20,8 @@ from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model.errors import StudyBusyError, StudyExistsError, StudyNotFoundError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed import study_runs
-from hpo_flows.deployed.study_runs import begin, resumed
+from hpo_flows.deployed import flows
+from hpo_flows.deployed.flows import begin, resumed
 from hpo_flows.study_run.session import Session
 from tests.deployed.deployment_server import TOY
 
@@ -85,12 +85,12 @@ def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.
         driven.append(session._given is None)
         session.close()
 
-    monkeypatch.setattr(study_runs, "drive_to_end", drive_to_end)
+    monkeypatch.setattr(flows, "drive_to_end", drive_to_end)
     spec = StudySpec.from_plain(TOY)
     begin("tune", run_named("tune-toy"), spec)
     begin("tune", run_named("tune-new"), spec.model_copy(update={"study": "new"}))
     assert driven == [True, False], "the second died before its study began"
-    with pytest.raises(StudyExistsError, match="'toy' exists already"):
+    with pytest.raises(StudyExistsError, match="'toy' exists already. Start `resume` with its name"):
         begin("tune", run_named("eager-macaw"), spec)
 
 

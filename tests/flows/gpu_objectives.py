@@ -26,29 +26,9 @@ def train(trial: Any) -> None:
         trial.report(loss=trial.params["x"])
 
 
-def train_on_parts(trial: Any) -> None:
-    """As :func:`train`, with a line for each unit of a model that hops."""
-    model = _Nothing()
-    trial.track(model=model)
-    for _ in trial.steps():
-        line = {"trial": trial.number, "part": Path(trial.partition).name, "import": AT_IMPORT, "run": _seen()}
-        with Path(trial.params["file"]).open("a") as opened:
-            opened.write(json.dumps(line) + "\n")
-        time.sleep(trial.params["seconds"])
-        trial.report(loss=trial.params["x"])
-
-
 def on_card(trial: Any) -> None:
     """Hold memory of the card that the stand-in for NVML shows, as :func:`train` otherwise."""
     from tests.training.gpu_stub_objectives import take
 
     take(trial.params["gb"] * 10**9, 10)
     train(trial)
-
-
-class _Nothing:
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass

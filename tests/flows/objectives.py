@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from pathlib import Path
-from sys import modules
 
 import numpy as np
 import psutil
@@ -113,20 +112,6 @@ def fills_disk(trial):
         trial.report(loss=trial.params["x"] ** 2)
 
 
-def trade(trial):
-    """Two objectives: what is good for the loss costs speed."""
-    weights = Weights()
-    trial.track(weights=weights)
-    for _ in trial.steps():
-        weights.value += 1.0
-        x = trial.params["x"]
-        trial.report(loss=x**2 + 1.0 / weights.value, speed=float("nan") if x < -0.9 else abs(x) / weights.value)
-
-
-def forgets_one(trial):
-    trial.report(loss=0.5)
-
-
 def heavy(trial):
     """Like good, with a checkpoint of 300,000 bytes of noise."""
     weights = Weights()
@@ -145,13 +130,3 @@ def heavy(trial):
         time.sleep(0.01)
         weights.value += float(np.random.random()) * 1e-3
         trial.report(loss=trial.params["x"] ** 2 + 1.0 / (trial.resource + 1) + weights.value)
-
-
-IMPORTED = frozenset(modules)
-
-
-def notices_imports(trial):
-    """Loss 1 where the filesystem in memory was imported after this module, and before this process began to train."""
-    name = "fsspec.implementations.memory"
-    for _ in trial.steps():
-        trial.report(loss=float(name in modules and name not in IMPORTED))

@@ -17,7 +17,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec.sections import SlurmClusterSpec, TrainingSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CONNECTION_TIMEOUT, new_security
-from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs, refusal
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
@@ -136,11 +135,6 @@ def test_processes_of_a_study_keep_a_cut_connection_for_longer_than_the_study_wa
     finally:
         executor.close()
     assert told == "95s" and dask.config.get(CONNECTION_TIMEOUT) == "30s"
-
-
-def test_devices_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
-    assert visible_devices() == ["2", "5"]
 
 
 def test_a_local_worker_that_a_thread_holds_up_is_replaced(tmp_path: Path) -> None:

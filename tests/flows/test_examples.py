@@ -55,17 +55,6 @@ def test_hopping_network_and_its_rerun(hpo: Runner) -> None:
     assert metrics(hpo, "hopping-network") == metrics(hpo, "again"), "the same partitions in the same order"
 
 
-@pytest.mark.slow
-def test_hopping_linear_classifier(hpo: Runner) -> None:
-    plain = split_and_read(hpo, "linear")
-    plain["search"] |= {"configs": 3, "max_resource": 2}
-    file = hpo.study(**plain)
-    assert "exact over 3 steps, with a resume at 1 (tracked: model)" in hpo("check", file)
-    first = hpo.json("tune", file)
-    assert first["status"] == "finished" and first["best"]["value"] < 1.0
-    assert all(values["val_accuracy"] > 0.5 for values in metrics(hpo, "hopping-linear").values())
-
-
 def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
     """An example's study file, beside the shards that the documented command makes."""
     (command,) = set(re.findall(r"\$ hpo (partition .*)", (ROOT / "examples/README.md").read_text()))
@@ -74,11 +63,3 @@ def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
     hpo(*command.replace("examples/hopping/shards", "shards").split())
     plain: dict[str, Any] = yaml.safe_load((ROOT / f"examples/hopping/{name}.yaml").read_text())
     return plain | {"pythonpath": [str(ROOT)], "tracking": {"mlflow": "off"}}
-
-
-def test_the_demo_is_what_the_readme_says() -> None:
-    plain = yaml.safe_load((ROOT / "examples/digits/study.yaml").read_text())
-    assert plain["search"] == {
-        "method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3,
-    }  # fmt: skip
-    assert len(plain["space"]) in (6, 7)

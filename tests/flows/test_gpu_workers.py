@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import queue
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +15,9 @@ import pytest
 
 import hpo_core
 from hpo_core.home import Home
-from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.events import JobCompleted
-from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.result import Result
-from hpo_flows.dask.executor import DaskExecutor
-from tests.conftest import make_spec
-from tests.flows.conftest import LIMIT, ROOT
+from tests.flows.conftest import ROOT
 from tests.flows.gpu_objectives import train
 from tests.flows.packed_runs import Packed, check_shares, most_at_once, usage
 from tests.nvml_stub.cards import GIB, Cards
@@ -99,87 +92,6 @@ def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
         assert line["run"] == line["import"] and line["run"][1] == PCI
         gangs[line["trial"]].add(line["run"][0])
     assert list(gangs.values()) == [{"0", "3"}] * 2
-
-
-@pytest.mark.slow
-def test_a_model_that_hops_sees_the_gpu_of_the_worker_that_it_visits(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    names = [f"part-{number}" for number in range(4)]
-    for name in names:
-        (tmp_path / "data" / name).write_text(name)
-    tuned(
-        tmp_path,
-        objective="tests.flows.gpu_objectives:train_on_parts",
-        method=hpo_core.Random(configs=3, max_resource=2),
-        data={"partitions": names, "folder": str(tmp_path / "data")},
-    )
-    seen = lines(tmp_path / "seen")
-    assert all(line["run"] == line["import"] and line["run"][1] == PCI for line in seen)
-    assert {line["run"][0] for line in seen} == {"0", "3"}
-    assert len(seen) == 3 * 2 * len(names)
-
-
-class Started:
-    """An executor with a worker for each of two GPUs, and what it reports."""
-
-    def __init__(self, folder: Path, **study: Any) -> None:
-        spec = make_spec(
-            cluster={"kind": "local_cuda"},
-            objective="tests.flows.gpu_objectives:train",
-            pythonpath=[str(ROOT)],
-            **study,
-        )
-        self.seen = folder / "seen"
-        self.executor = DaskExecutor(spec, str(Home(folder / "home").study_folder(spec.study, create=True)))
-        self.executor.start()
-        self.reports: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
-
-    def submit(self, trial: int, seconds: float) -> None:
-        job = Job(trial, 0, Rung(0, 0), 1, {"x": 0.5, "file": str(self.seen), "seconds": seconds})
-        self.executor.submit(job, Slot(0, 0, "dask"), lambda _, report: self.reports.put(report))
-
-    def report(self) -> Report:
-        while (report := self.reports.get(timeout=LIMIT)) is None:
-            pass
-        return report
-
-    def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LIMIT
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Started]:
-    found = Started(tmp_path)
-    try:
-        yield found
-    finally:
-        found.executor.close()
-
-
-@pytest.mark.slow
-def test_a_worker_that_counts_as_gone_is_replaced_by_one_with_its_gpu(started: Started) -> None:
-    """What the others train goes on."""
-    executor, client = started.executor, started.executor._connected.client
-    workers = {facts["name"]: address for address, facts in client.scheduler_info()["workers"].items()}
-    assert set(workers) == {"gpu-0", "gpu-3"}
-    for trial in (0, 1):
-        started.submit(trial, seconds=3.0)
-    started.until(lambda: len(lines(started.seen)) == 2)
-    watch, gone = executor._watch, workers["gpu-0"]
-    client.loop.add_callback(watch._put_out, gone, watch._workers[gone], "stands still")
-    ends = {(report := started.report()).trial: report.outcome for _ in range(2)}
-    gpus = {line["trial"]: line["run"][0] for line in lines(started.seen)}
-    assert {gpus[trial]: outcome for trial, outcome in ends.items()} == {"0": Outcome.LOST, "3": Outcome.COMPLETED}
-    started.until(lambda: executor.inventory().slots == 2)
-    for trial in (2, 3):
-        started.submit(trial, seconds=1.0)
-    assert {started.report().outcome for _ in range(2)} == {Outcome.COMPLETED}
-    after = {facts["name"]: address for address, facts in client.scheduler_info()["workers"].items()}
-    assert set(after) == set(workers) and after["gpu-3"] == workers["gpu-3"] and after["gpu-0"] != workers["gpu-0"]
-    assert {line["run"][0] for line in lines(started.seen) if line["trial"] > 1} == {"0", "3"}
 
 
 @pytest.mark.slow

@@ -118,3 +118,7 @@ def test_models_that_hop_decide_the_same_in_prefect(hpo: Runner, tmp_path: Path)
     )  # fmt: skip
     by_kind = Counter(run["task_key"].partition("-")[0] for run in runs)
     assert by_kind["job"] == granted(inside) == 6 and by_kind["rung"] == 2 and by_kind["epoch"] >= 2
+    for epoch, models, rung in ((1, 4, "rung 0 of bracket 0, to 1"), (2, 2, "rung 1 of bracket 0, to 2")):
+        shown = [run for run in runs if run["name"] == f"epoch {epoch}"]  # one model at once, so one or more of them
+        assert sum(int(run["state"]["message"].split()[0]) for run in shown) == models
+        assert {held for run in shown for held in parents(run)} == {run["id"] for run in runs if run["name"] == rung}

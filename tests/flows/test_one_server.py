@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,9 +22,9 @@ import pytest
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(1200)
-PATIENCE = float(LIMIT)
 LONG = {"method": "random", "configs": 60, "max_resource": 2}
 LONGER = {"method": "random", "configs": 600, "max_resource": 2}
 """A server that starts on a busy machine is up before it ends."""
@@ -47,15 +47,6 @@ def servers(home: Path) -> list[psutil.Process]:
     return found
 
 
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.2)
-    return True
-
-
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Runner]:
     """``hpo`` without a Prefect API configured."""
@@ -72,12 +63,12 @@ def alone(tmp_path: Path) -> Iterator[Runner]:
         if process.poll() is None:  # a test that failed
             process.kill()
             process.communicate()
-    assert wait_until(lambda: not servers(hpo.home)), "a server outlives its studies"
+    eventually(lambda: not servers(hpo.home))  # none outlives its studies
 
 
 def end(process: subprocess.Popen[str]) -> tuple[str, str]:
     try:
-        return process.communicate(timeout=PATIENCE)
+        return process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         process.kill()
         raise AssertionError(process.communicate()) from None
@@ -100,16 +91,16 @@ def runs_of(hpo: Runner) -> list[tuple[str, str]]:
 @pytest.mark.slow
 def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONGER, prefect="rungs"))
-    wait_for_entries(alone, "toy", 8, process, PATIENCE)
+    wait_for_entries(alone, "toy", 8, process)
     (server,) = servers(alone.home)
     assert server.nice() == psutil.Process(process.pid).nice(), "the study waits for it"
-    assert wait_until(lambda: runs_of(alone) == [("tune-toy", "RUNNING")] or process.poll() is not None)
+    eventually(lambda: runs_of(alone) == [("tune-toy", "RUNNING")] or process.poll() is not None)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = end(process)
     assert process.returncode == 130 and "hpo resume toy" in err, out + err
     assert "Traceback" not in out + err
-    assert wait_until(lambda: not servers(alone.home))
+    eventually(lambda: not servers(alone.home))
     (told,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("Prefect UI while it runs: http://")]
     (starting,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("starting: ")]
     assert starting < told, "once the server answers"
@@ -121,17 +112,17 @@ def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
     gate.write_text("8")
     file = alone.study("held", search=LONG, constants={"gate": str(gate)}, cluster={"kind": "local", "workers": 1})
     first, second = (alone.start("tune", file, "--name", name) for name in ("first", "second"))
-    wait_for_entries(alone, "first", 4, first, PATIENCE)
-    wait_for_entries(alone, "second", 4, second, PATIENCE)
+    wait_for_entries(alone, "first", 4, first)
+    wait_for_entries(alone, "second", 4, second)
     (server,) = servers(alone.home)
     parent = server.ppid()
     starter, other, name = (first, second, "second") if parent == first.pid else (second, first, "first")
     assert parent == starter.pid
-    assert wait_until(lambda: {run for run, _ in runs_of(alone)} == {"tune-first", "tune-second"})
+    eventually(lambda: {run for run, _ in runs_of(alone)} == {"tune-first", "tune-second"})
     starter.kill()  # the other one's pages go on
     starter.communicate()
     gate.unlink()
-    wait_for_entries(alone, name, 30, other, PATIENCE)
+    wait_for_entries(alone, name, 30, other)
     assert [process.pid for process in servers(alone.home)] == [server.pid]
     out, err = end(other)
     assert other.returncode == 0 and f"{name} finished" in out, out + err
@@ -173,16 +164,15 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("said", ["option", "study file"])
-def test_without_prefect(alone: Runner, said: str) -> None:
-    option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": "off"})
+def test_without_prefect(alone: Runner) -> None:
+    option = ["--no-prefect"]
     script = alone.folder / "lists_modules.py"
     script.write_text(LISTS_MODULES)
     process = subprocess.Popen(
-        [sys.executable, script, "tune", alone.study("slow", tracking={}, **changes), *option],
+        [sys.executable, script, "tune", alone.study("slow", tracking={}), *option],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone.environment, cwd=alone.folder,
     )  # fmt: skip
-    wait_for_entries(alone, "toy", 8, process, PATIENCE)
+    wait_for_entries(alone, "toy", 8, process)
     assert servers(alone.home) == [] and not (alone.home / "prefect").exists()
     out, err = end(process)
     assert process.returncode == 0 and "toy finished: 12 trials" in out, out + err
@@ -239,7 +229,7 @@ def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: di
     lines = [f'{name} = "{prefect_api[name]}"' for name in known]
     profile.write_text("\n".join(['active = "mine"', "[profiles.mine]", *lines]) + "\n")
     process = alone.start("tune", alone.study("slow"), "--name", "of-profile")
-    wait_for_entries(alone, "of-profile", 6, process, PATIENCE)
+    wait_for_entries(alone, "of-profile", 6, process)
     assert servers(alone.home) == []
     out, err = end(process)
     assert process.returncode == 0, out + err
@@ -275,7 +265,7 @@ def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(LIMIT)
         assert failed == []
         return made
 
@@ -292,13 +282,13 @@ def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
     ending = threading.Thread(target=users[0].close)
     ending.start()
     users = use(2)
-    ending.join(PATIENCE)
+    ending.join(LIMIT)
     assert len({(server.url, server.auth, server.pid) for server in users}) == 1
     time.sleep(3)
     assert all(map(answers, users)) and len(servers(folder)) == 1
     for server in users:
         server.close()
-    assert wait_until(lambda: not servers(folder))
+    eventually(lambda: not servers(folder))
 
 
 @pytest.mark.slow

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
@@ -23,7 +21,7 @@ from tests.flows.packed_runs import (
     until,
     usage,
 )
-from tests.mps_stub.daemons import MpsStub, lives
+from tests.mps_stub.daemons import MpsStub
 from tests.mps_stub.daemons import until as until_true
 from tests.nvml_stub.cards import GIB, Cards
 
@@ -86,20 +84,6 @@ def test_one_that_takes_more_than_it_says_is_tried_alone_and_its_neighbours_go_o
             assert share is not None and (share[0] == 1000 or share[1] >= 300 * MB)
 
 
-def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
-    packed = Packed(tmp_path, **GRID, packing=packing)
-    process = packed.start("tune", "study.yaml")
-    until(lambda: len(packed.ended()) >= 5, process)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    packed.run("resume", "packed")
-    study = packed.study()
-    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
-    assert len(done) == len({event.trial for event in done}) == 24
-    assert study.status == "finished"
-
-
 GPU_STUDY = {
     "objective": "tests.flows.packing_objectives:on_card",
     "space": {"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
@@ -126,55 +110,6 @@ def test_two_cards_of_different_size_one_is_lost_and_another_joins(tmp_path: Pat
     done = [event for event in events if isinstance(event, JobCompleted) and usage(event).device != "GPU-small"]
     assert measured(done) == {4 * 10**9, 8 * 10**9, 16 * 10**9}
     assert {usage(event).architecture for event in events} >= {"A100"}
-
-
-def test_memory_of_others_on_a_card_is_left_alone(tmp_path: Path, library: Path, cards: Cards) -> None:
-    cards.remove("GPU-small")
-    cards.hold(1, "GPU-large", 60 * GIB)  # somebody else's process, which lives as long as this computer
-    packing = {"demand": {"memory": "8GB", "compute": 1, "cores": 0.05}}
-    packed = Packed(tmp_path, cards.environment(library), **GPU_STUDY, packing=packing)
-    packed.run("tune", "study.yaml")
-    events = packed.ended()
-    assert 1 <= most_at_once(events) <= 2, "16 GB are left, not 80"
-    assert psutil.pid_exists(1)
-
-
-def test_processes_that_wait_never_keep_a_card_from_the_jobs_of_two_studies(
-    tmp_path: Path, library: Path, cards: Cards
-) -> None:
-    """They are of several workers; each job finds the memory that it was placed by."""
-    cards.remove("GPU-small")
-    cards.put("GPU-large", memory=12 * 10**9)
-    study = GPU_STUDY | {
-        "objective": "tests.flows.packing_objectives:on_card_in_kept_process",
-        "space": {"gb": {"type": "categorical", "choices": [2, 3, 9]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
-        "search": {"method": "asha", "configs": 12, "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
-        "training": {"process": "kept"},
-        "packing": {"demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05}},
-        "share": {"pool": "cards"},
-    }
-    (tmp_path / "b").mkdir()
-    first = Packed(tmp_path, cards.environment(library), **study)
-    second = Packed(tmp_path / "b", cards.environment(library), **study, study="b")
-    second.environment["HPO_HOME"] = first.environment["HPO_HOME"]
-
-    def held() -> dict[str, int]:
-        found = {}
-        for path in (cards.folder / "processes").iterdir():
-            if path.suffix != ".new" and lives(int(path.name)):
-                found[path.name] = int(path.read_text().split("\t")[1])
-        return {"memory": sum(found.values()), "processes": len(found)}
-
-    with Judge(held) as judge:
-        processes = [packed.start("tune", "study.yaml") for packed in (first, second)]
-        for process in processes:
-            said, _ = process.communicate(timeout=LIMIT)
-            assert process.returncode == 0, said
-    assert judge.looks >= 20 and judge.most["processes"] >= 2, judge.most
-    assert judge.most["memory"] <= 12 * 10**9, judge.most
-    done = [event for event in first.ended() if isinstance(event, JobCompleted)]
-    assert done and len(done) == len({(event.trial, event.resource) for event in done})
-    assert not [event for event in first.ended() if isinstance(event, AttemptFailed)]
 
 
 def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: Cards) -> None:

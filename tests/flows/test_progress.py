@@ -78,20 +78,6 @@ def test_a_board_says_what_the_end_of_its_study_waits_for(monkeypatch: pytest.Mo
     assert "copying to MLflow" in drawn(), "it has left the terminal"
 
 
-def test_an_eta_is_no_zero_while_jobs_train(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    world = World(1, workers=2)
-    study = fresh(make_spec(search=RANDOM | {"configs": 10}), world=world)
-    pace = Pace(study)
-    world.play(study, steps=5)
-    now = 0.3
-    assert pace.eta_words() == ", ETA under 1 s"
-    world.play(study, [*study.state.wanted()])
-    now = 1.0
-    assert study.finished and pace.eta_words() == ", ETA 0 s"
-
-
 def test_an_eta_is_said_once_each_slot_has_a_result_and_then_counts_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was said from the first result on, and climbed until the next one."""
     now = 0.0

@@ -65,15 +65,3 @@ def test_a_study_halts_with_the_cure_where_a_later_worker_does_not_see_the_folde
         assert study.state.halted is not None
         assert f"does not see the study's folder {hidden}" in study.state.halted.reason
         study.check()
-
-
-@pytest.mark.slow
-def test_installed_code_and_a_url_need_no_folder(tmp_path: Path, dask_processes: DaskProcesses, hidden: Path) -> None:
-    """The memory file system is one of fsspec's; this training function saves nothing."""
-    dask_processes.add_worker("one", hidden=hidden)
-    changes = write_objective(tmp_path / "code") | {"checkpoints": {"folder": "memory://hpo"}}
-    with closing(executor(dask_processes, hidden / "study", **changes)) as one:
-        one.start()
-        study = Study.create(one._spec)
-        assert Loop(study, one).run() == "finished"
-        assert study.state.completed_jobs == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -56,47 +55,3 @@ def test_a_module_that_takes_ctrl_c_is_imported_without(
     finally:
         sys.modules.pop("takes_ctrl_c", None)
         signal.signal(signal.SIGINT, before)
-
-
-_STARTS = """
-import asyncio, signal, sys, threading
-from hpo_core.spec.sections import SlurmClusterSpec
-from hpo_flows.dask.clusters.slurm import SlurmJobs
-
-def start():
-    SlurmJobs(SlurmClusterSpec(), "s", sys.argv[1]).scheduler().close()
-
-async def inside_asyncio():
-    called = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, called.set)
-    await asyncio.to_thread(start)
-    signal.raise_signal(signal.SIGINT)
-    await asyncio.wait_for(called.wait(), 30)
-
-def handlers():
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
-
-if sys.argv[2] == "asyncio":
-    asyncio.run(inside_asyncio())
-else:
-    before = handlers()
-    start() if sys.argv[2] == "main" else None
-    if sys.argv[2] == "thread":
-        raised = []
-        threading.excepthook = raised.append
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join(600)
-        assert not raised, raised
-    assert handlers() == before
-print("kept")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["thread", "asyncio"])
-def test_a_slurm_cluster_starts_in_any_thread_and_no_handler_is_lost(where: str, tmp_path: Path) -> None:
-    pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
-    command = [sys.executable, "-c", _STARTS, str(tmp_path), where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.stdout == "kept\n", done.stderr

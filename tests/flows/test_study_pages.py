@@ -16,6 +16,7 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import cure_words
 from hpo_flows.prefect_pages import study_pages
+from hpo_flows.prefect_pages.artifacts import study_markdown
 from hpo_flows.prefect_pages.study_pages import StudyPages
 from hpo_flows.prefect_pages.tune_flow import end_state
 from tests.conftest import completed, failed, make_spec
@@ -66,6 +67,16 @@ def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.M
     study.stop("somebody said so")
     pages.close()
     assert told()[0] == "halted: somebody said so" and "**Halted: somebody said so**" in client.page
+
+
+def test_a_page_of_several_objectives_has_their_front() -> None:
+    study = Study.create(make_spec(metrics=[{"name": "loss"}, {"name": "speed", "mode": "max"}]))
+    for loss, speed in ((1.0, 2.0), (0.5, 1.0), (2.0, 0.5)):
+        job = study.ask()
+        assert job is not None
+        study.tell(job, {"loss": loss, "speed": speed})
+    page = study_markdown(study, "", {})
+    assert "### Pareto front of loss, speed: 2 results" in page
 
 
 class Client:

@@ -83,20 +83,6 @@ def test_everything_on(hpo: Runner) -> None:
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
     assert "promotions.csv" in names and "best_checkpoint" in names and "report.html" in names
 
-    # The other commands, which start nothing: in this process, as each takes a second of imports.
-    def read(*words: str) -> str:
-        done = CliRunner().invoke(app, [*words, "--home", str(hpo.home)])
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    assert "clean" in read("audit", "full")
-    assert json.loads(read("list", "--json"))[0]["study"] == "full"
-    assert json.loads(read("show", "full", "--at", "5", "--json"))["entry"] == 5
-    assert json.loads(read("status", "full", "--json"))["status"] == "finished"
-    lines = read("export", "full").splitlines()
-    assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
-    assert read("report", "full").strip().endswith("report.html")
-    assert "reached rung 0" in read("show", "full", "--trial", "0")
     refused = hpo("tune", hpo.study(study="full"), code=3)
     assert "hpo resume full" in refused and "hpo extend full" in refused
     live = set((hpo.home / "studies/full/checkpoints").glob("*/*"))
@@ -216,28 +202,6 @@ def test_a_finished_study_is_resumed_without_a_start(tmp_path: Path, monkeypatch
     assert done.exit_code == 0 and "toy finished" in done.output and "none of them now" in done.output, done.output
     assert "study toy is finished: there is nothing left to train" in done.output
     assert home.report_path("toy").exists()
-
-
-@pytest.mark.parametrize(
-    ("objective", "says"),
-    [
-        ("tests.flows.nowhere:train", "there is no module 'tests.flows.nowhere'"),
-        ("tests.flows.objectives:nothing", "has no function 'nothing'; it has .*good"),
-    ],
-)
-def test_an_objective_that_is_not_there_is_found_before_the_cluster_starts(
-    hpo: Runner, objective: str, says: str
-) -> None:
-    text = hpo.here("tune", hpo.study(objective=objective), code=2)
-    assert re.search(says, text), text
-    assert "starting:" not in text
-    assert hpo.json("list") == [], "nothing was recorded, so the mended file can be run under its name"
-
-
-def test_unwritable_home(hpo: Runner) -> None:
-    hpo.home.write_text("a file where the folder should be")
-    text = hpo.here("tune", hpo.study(), code=6)
-    assert str(hpo.home) in text and "--home" in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")

@@ -18,7 +18,7 @@ import pytest
 from hpo_core import Outcome, Study
 from hpo_core.home import Home
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import LIMIT, ROOT, Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 
 SEARCH = {"method": "random", "configs": 12, "max_resource": 2}
 
@@ -69,28 +69,9 @@ def test_a_pipe_that_nobody_reads_any_more_ends_no_study(hpo: Runner) -> None:
     assert is_finished(hpo)
 
 
-@pytest.mark.slow
-def test_a_full_disk_of_the_log_ends_no_study(hpo: Runner) -> None:
-    full = os.open("/dev/full", os.O_WRONLY)
-    process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("good", search=SEARCH))], full)
-    os.close(full)
-    assert process.wait(LIMIT) == 0
-    assert is_finished(hpo)
-
-
-SCRIPT = """
-import hpo_core as hpo
-
-hpo.tune("tests.flows.objectives:slow", {"x": hpo.Float(-1, 1)}, metric="loss", method=hpo.Random(configs=12,
-    max_resource=2), name="toy", prefect="off", tracking=hpo.Tracking(mlflow="off"), pythonpath=[ROOT])
-"""
-
-
-@pytest.mark.parametrize("how", ["command", pytest.param("script", marks=pytest.mark.slow)])
-def test_a_study_that_is_to_outlive_its_terminal_does(how: str, hpo: Runner) -> None:
+def test_a_study_that_is_to_outlive_its_terminal_does(hpo: Runner) -> None:
     """As with nohup, or a shell that disowns it; the board was drawn in that terminal."""
-    (hpo.folder / "script.py").write_text(SCRIPT.replace("ROOT", repr(str(ROOT))))
-    command = ["script.py"] if how == "script" else ["-m", "hpo_flows", "tune", str(hpo.study("slow", search=SEARCH))]
+    command = ["-m", "hpo_flows", "tune", str(hpo.study("slow", search=SEARCH))]
     terminal, output = pty.openpty()
     process = started(hpo, command, output, signal.SIGHUP)
     os.close(output)
@@ -150,19 +131,3 @@ def test_a_study_in_the_background_of_a_script_ends_at_sigterm(hpo: Runner) -> N
     assert recorded(hpo).status == "halted"
     said = Path(hpo.folder / "log").read_text()
     assert "hpo resume toy" in said and "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_a_board_stays_until_the_summary(hpo: Runner) -> None:
-    terminal, output = pty.openpty()
-    process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("good", search=SEARCH))], output)
-    os.close(output)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: nobody has it open any more
-        while said := os.read(terminal, 65536):
-            shown += said
-    os.close(terminal)
-    assert process.wait(LIMIT) == 0
-    board, _, summary = shown.decode().partition("toy finished")
-    assert "12 jobs done in" in board and "writing the report" in board and "copying to the trackers" in board
-    assert "best" in summary and "jobs done in" not in summary

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.stopwatch import Stopwatch
 from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
@@ -71,14 +70,6 @@ def looked(metrics: dict[str, Any], kind: str) -> Any:
 
 def devices(found: Any) -> dict[str, Any]:
     return {address: facts.devices or {} for address, facts in found.well().items()}
-
-
-def test_a_study_reads_the_devices_of_its_kind() -> None:
-    sent = {DEVICES: {"gpu": {"GPU-a": GPU, "cpu:n": CPU}, "cpu": {"cpu:n": CPU}, "auto": {"GPU-b": GPU}}}
-    assert list(devices(looked(sent, "gpu"))["tcp://1"]) == ["GPU-a"]
-    assert list(devices(looked(sent, "cpu"))["tcp://1"]) == ["cpu:n"]
-    assert list(devices(looked(sent, "auto"))["tcp://1"]) == ["GPU-b"]
-    assert devices(looked({}, "auto")) == {"tcp://1": {}}
 
 
 def test_what_does_not_fit_is_left_out() -> None:
@@ -165,26 +156,3 @@ def test_a_worker_that_is_heard_again_counts_whatever_it_is_asked() -> None:
         assert found.is_well("tcp://1")
 
     asyncio.run(run())
-
-
-@pytest.mark.slow
-def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lost_workers.ClusterWatch, "_stopwatch", lambda watch: Stopwatch(watch._longest, lambda: 0.0))
-
-    async def is_out_after(seconds: float, workers: int) -> bool:
-        found = watch({}, None)
-        seen = {f"tcp://{n}": WorkerFacts(1, 0.0, [], [], {}, {}, {}) for n in range(workers)}
-        found._take(seen, count=False)
-        for worker in found._workers.values():
-            worker.since_heartbeat._seconds = seconds
-        found._take(seen, count=True)
-        assert found.some_are_out() is not found.is_well("tcp://0")
-        return not found.well()
-
-    def out_after(seconds: float, workers: int) -> bool:
-        return asyncio.run(is_out_after(seconds, workers))
-
-    assert [out_after(59, 10), out_after(61, 10)] == [False, True]
-    assert [out_after(61, 10_000), out_after(126, 10_000), out_after(128, 10_000)] == [False, False, True]

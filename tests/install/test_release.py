@@ -10,7 +10,6 @@ import sysconfig
 import tarfile
 import tomllib
 import venv
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -58,24 +57,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         done = subprocess.run(["bash", "-ec", command], cwd=folder, capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
-
-
-@pytest.mark.slow
-def test_what_is_published_holds_both_packages_and_their_data(source: Path) -> None:
-    (wheel,) = source.glob("dist/*.whl")
-    (packed,) = source.glob("dist/*.tar.gz")
-    assert wheel.name == f"hpo_core-{VERSION}-py3-none-any.whl"
-    held = set(zipfile.ZipFile(wheel).namelist())
-    tracked = [*source.glob("hpo_core/**/*"), *source.glob("flows/hpo_flows/**/*")]
-    for path in tracked:
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.endswith(".pyc"):
-            name = path.relative_to(source).as_posix().removeprefix("flows/")
-            assert name in held, name
-    assert {"hpo_core/py.typed", "hpo_flows/py.typed", "hpo_flows/deployments/prefect.yaml"} <= held
-    assert not [name for name in held if name.startswith(("tests", "benchmarks", "examples"))]
-    with tarfile.open(packed) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import study_file
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
+from hpo_flows.deployed.flows import recorded_study
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from hpo_flows.deployed.study_runs import recorded_study
 
 # All kinds of functions, between real processes.
 

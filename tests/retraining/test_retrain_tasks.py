@@ -21,10 +21,8 @@ from tests.flows.test_study_flow import task_runs
 CODE = """
 import json, sys
 from hpo_flows.retrain import Rules, retrain
-call = retrain.fn if sys.argv[2] == "without" else retrain
-found = call(model="line", data=sys.argv[1], study="line", rules=Rules(repeats=2),
-             evaluate="tests.retraining.retrain_objectives:evaluate")
-print(json.dumps(found.data if sys.argv[2] == "without" else found))
+print(json.dumps(retrain(model="line", data=sys.argv[1], study="line", rules=Rules(repeats=2),
+                         evaluate="tests.retraining.retrain_objectives:evaluate")))
 """
 
 
@@ -40,13 +38,12 @@ def begun(hpo: Runner) -> None:
     journal.close()
 
 
-def retrained(hpo: Runner, *, how: str = "with", code: int = 0, **data: Any) -> dict[str, Any]:
+def retrained(hpo: Runner, *, code: int = 0, **data: Any) -> dict[str, Any]:
     """The result of a retraining on these data; of a failed one, its error's last line."""
     path = hpo.folder / "data.json"
     path.write_text(json.dumps(data))
-    settings = {"PYTHONPATH": str(ROOT)} | ({"PREFECT_API_URL": "http://127.0.0.1:9/api"} if how == "without" else {})
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(path), how], env=hpo.environment | settings,
+        [sys.executable, "-c", CODE, str(path)], env=hpo.environment | {"PYTHONPATH": str(ROOT)},
         cwd=hpo.folder, capture_output=True, text=True, timeout=2 * LIMIT,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
@@ -65,7 +62,6 @@ def shown(hpo: Runner, state: str) -> list[tuple[str, str, str]]:
     return [(one["name"], one["state_type"], one["state"]["message"] or "") for one in runs]
 
 
-@pytest.mark.slow
 def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) -> None:
     begun(hpo)
     similar = retrained(hpo, offset=0.2, seed=1)
@@ -87,6 +83,11 @@ def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) ->
     assert "mean loss on the new data: challenger" in said["test the challenger"]
     assert said["promote"] == similar["outcome"] and "version 1 stays champion" in said["promote"]
 
+
+@pytest.mark.slow
+def test_a_retraining_does_what_its_data_ask_for(hpo: Runner) -> None:
+    begun(hpo)
+    retrained(hpo, offset=0.2, seed=1)
     same = retrained(hpo, offset=0.2, seed=1)
     assert same["done_before"]
     ((name, _, message),) = shown(hpo, "COMPLETED")
@@ -106,8 +107,3 @@ def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) ->
     *_, (name, state, message) = shown(hpo, "FAILED")
     assert name.startswith("evaluate champion version") and state == "FAILED"
     assert "these data are broken" in message and "encountered an exception" not in message
-
-
-def test_a_retraining_without_prefect_runs_the_same_steps(hpo: Runner) -> None:
-    begun(hpo)
-    assert retrained(hpo, how="without", offset=0.2, seed=1)["branches"] == ["trained again"]

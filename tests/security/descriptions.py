@@ -192,7 +192,7 @@ FORMS: dict[str, Callable[[], dict[str, Any]]] = {
     "alias-bomb-as-value": lambda: _filled_choices(_BOMB),
     "integer-of-5000-digits-as-value": lambda: _filled_choices("9" * 5000),
     "huge-whole-number": lambda: {"space": {"int": [_ROW | {"high": 1e308}]}},
-    "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"advanced": {"when": "{y: 2024-13-45}"}}]}},
+    "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"when": "{y: 2024-13-45}"}]}},
     "deep-row": lambda: {"space": {"float": _nested(100_000)}},
 }  # fmt: skip
 """By name: fields of the form besides the objective."""

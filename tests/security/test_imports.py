@@ -8,8 +8,8 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.home import Home
+from hpo_flows.deployed.flows import recorded_study
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 

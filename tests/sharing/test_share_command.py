@@ -88,19 +88,6 @@ def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> No
     assert seat.mine.weight == 3
 
 
-@pytest.mark.parametrize(("option", "value"), [("--weight", "3"), ("--priority", "1")])
-def test_share_holds_to_the_bound_that_an_operator_sets_for_deployments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, value: str
-) -> None:
-    seat = driven(tmp_path, "s")
-    monkeypatch.setenv("HPO_ALLOWED_SHARE", "{weight: 2}")
-    result = CliRunner().invoke(app, ["share", "s", option, value, "--home", str(tmp_path)])
-    assert isinstance(result.exception, SpecError) and "HPO_ALLOWED_SHARE does not allow here" in str(result.exception)
-    seat.exchange(2.0, Use(8, 0, WORKERS))
-    assert (seat.mine.weight, seat.mine.priority) == (1, 0)
-    assert "weight 2, priority -1" in hpo(tmp_path, "share", "s", "--weight", "2", "--priority", "-1")
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

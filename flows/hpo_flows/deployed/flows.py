@@ -5,14 +5,22 @@
 """
 
 from contextlib import closing
+from datetime import UTC
 from typing import Any
+from uuid import UUID
 
-from prefect.client.schemas.objects import State
+from prefect import get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.runtime import flow_run
 from pydantic import Field
 
+from hpo_core.model.errors import HpoError, SpecError, StudyExistsError, StudyNotFoundError
 from hpo_core.replay.audit import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.views.failure_reasons import no_result_words
 from hpo_flows.deployed.form import (
     FormPart,
     Seed,
@@ -23,14 +31,10 @@ from hpo_flows.deployed.form import (
     study_of,
 )
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.deployed.study_runs import (
-    begin,
-    dated_name,
-    drive_to_end,
-    recorded_study,
-    resumed,
-    this_flow_run,
-)
+from hpo_flows.prefect_api.api_watch import api_is_unreachable
+from hpo_flows.prefect_pages.tune_flow import end_state
+from hpo_flows.study_run.session import Session
+from hpo_flows.study_run.study_flow import drive
 
 _NEW_NAME = "Name of the new study. Empty: the old one's with date and time."
 
@@ -100,3 +104,87 @@ def tune(form: StudyForm) -> Any:
     run = this_flow_run()
     name = (form.model_extra or {}).get("name") or dated_name("study", run)
     return begin("tune", run, study_of(form, name, Permissions.of_environment()))
+
+
+def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
+    """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
+    home = home_here()
+    Permissions.of_environment().check(spec)
+    if run.run_count > 1 and run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
+        try:
+            return drive_to_end(resumed(spec.study), action)
+        except StudyNotFoundError:
+            pass  # it ended before the study's first entry
+    try:
+        session = Session(home, spec.study, spec=spec)
+    except StudyExistsError:
+        raise StudyExistsError(
+            f"Study {spec.study!r} exists already. Start `resume` with its name to go on with it, or to ask for more; "
+            "or give the new study another name."
+        ) from None
+    return drive_to_end(session, action)
+
+
+def resumed(study: str, configs: int = 0) -> Session:
+    """Claim a recorded study for a flow run.
+
+    Args:
+        configs: configurations that it is to have beyond its own, those asked for before included.
+
+    Raises:
+        StudyBusyError: somebody else drives it.
+    """
+    try:
+        asked = recorded_study(study).state.extra_configs
+    except StudyNotFoundError as error:
+        raise StudyNotFoundError(
+            f"{error} A run that ended before its study began is to be retried, not resumed."
+        ) from None
+    return Session(home_here(), study, extend=max(0, configs - asked))
+
+
+def recorded_study(study: str) -> Study:
+    """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
+    with closing(home_here().read_journal()) as journal:
+        Permissions.of_environment().check(Study.current_spec(study, journal))
+        return Study.open(study, journal, reading=True)
+
+
+def drive_to_end(session: Session, action: str) -> State[Any]:
+    session.action = action
+    session.say = session.warn = get_run_logger().warning
+    session.trackers.say = get_run_logger().info
+    with closing(session):
+        study = drive(session)
+    state = end_state(study, _cure(study))
+    if not api_is_unreachable():
+        with get_client(sync_client=True) as client:
+            now = this_flow_run().state
+            if now is not None and (now.is_paused() or now.is_failed()):
+                # paused after the last job: Prefect's engine leaves it at that, and its server fails it in time
+                client.set_flow_run_state(UUID(str(flow_run.id)), state, force=True)
+    return state
+
+
+def _cure(study: Study) -> str:
+    """Cure of a study that gave up. Trials that failed are over: without a result nothing is left of it."""
+    if study.room_needed:
+        return "A resume would halt again: a study keeps its limits."
+    if no_result_words(study):
+        return f"Mend that and start a new study: {study.name} has no result to go on from."
+    return f"Mend that, then run `resume` with study {study.name}: it goes on where it stands."
+
+
+def this_flow_run() -> FlowRun:
+    if flow_run.id is None:
+        raise HpoError("This flow runs inside a flow run only; use the command line's `hpo tune` without Prefect.")
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(UUID(str(flow_run.id)))
+
+
+def dated_name(stem: str, run: FlowRun) -> str:
+    """The same each time Prefect starts this flow run; sorts by time."""
+    if run.created is None:
+        raise SpecError("The flow run has no time of creation; give the study a name.")
+    begun = run.created.astimezone(UTC)
+    return f"{stem[:80]}-{begun:%Y%m%d-%H%M%S}-{str(run.id)[:4]}"

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
-from functools import cache, wraps
+from functools import wraps
 from inspect import Parameter, Signature
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from prefect import Flow
 from prefect.exceptions import FailedRun
@@ -20,12 +19,13 @@ from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.short_text import shown
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
 from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
-from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, fold_fields, form_parameters, read
+from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, form_parameters, read
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.tune_flow import failed
 
@@ -38,32 +38,27 @@ Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSample
 # Slurm needs lines of a job script, which run code there: it stands in study files alone
 FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
-_OFFERED: dict[tuple[str, str], tuple[Callable[[], Collection[str]], str]] = {
-    ("StudyForm", "objective"): (lambda: Permissions.of_environment().known_objectives(), ""),
-    ("TuneFileForm", "file"): (lambda: Permissions.of_environment().study_files(), "(HPO_STUDY_FOLDER holds none)"),
-    ("AddressClusterSpec", "address"): (
-        lambda: [one for one in Permissions.of_environment().clusters if "://" in one],
-        "(HPO_ALLOWED_CLUSTERS lists none)",
-    ),
-    ("SamplerSpec", "name"): (lambda: get_args(Sampler), ""),
+_OFFERED: dict[tuple[str, str], Callable[[Permissions], Collection[str]]] = {
+    ("StudyForm", "objective"): Permissions.known_objectives,
+    ("TuneFileForm", "file"): Permissions.study_files,
+    ("AddressClusterSpec", "address"): lambda allowed: [one for one in allowed.clusters if "://" in one],
+    ("SamplerSpec", "name"): lambda _: get_args(Sampler),
 }
-"""Settings whose values the deployment says, and what is offered alone where there are none; empty: any text."""
+"""Settings whose values the deployment says; where it says none, the form takes any text."""
 
 
 class FormPart(BaseModel):
     """Parameters of a flow, which Prefect draws as a form."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    at_once: ClassVar[Collection[str]] = ()
-    """Fields that are shown at once, beside those that are required; empty: all."""
 
     @classmethod
     def settings(cls) -> Schema:
         """The JSON schema of the settings, with what the deployment offers."""
         schema = cls.model_json_schema()
-        for (title, name), (values, otherwise) in _OFFERED.items():
+        for (title, name), values in _OFFERED.items():
             part = schema if schema["title"] == title else schema.get("$defs", {}).get(title)
-            if part is not None and (offered := list(values()) or [otherwise][: bool(otherwise)]):
+            if part is not None and (offered := list(values(Permissions.of_environment()))):
                 part["properties"][name] |= {"enum": offered}
                 if name in part.get("required", ()) and part is not schema:
                     part["properties"][name][BEGINS] = offered[0]
@@ -74,21 +69,7 @@ class FormPart(BaseModel):
         """The JSON schema of the form."""
         schema = cls.settings()
         fields = {name: drawn(one, schema.get("$defs", {}), name) for name, one in schema["properties"].items()}
-        box = {"properties": fields, "required": schema.get("required", [])}
-        return fold_fields(box, cls.at_once) if cls.at_once else box
-
-    @classmethod
-    def plain(cls, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """The filled-in values, as a study file has them.
-
-        Raises:
-            SpecError: a value cannot be read.
-        """
-        given = {name: value for name, value in fields.items() if value is not None}
-        check_plain(given, "form")
-        schema = cls.settings()
-        found: dict[str, Any] = read(schema, schema.get("$defs", {}), given, "form")
-        return found
+        return {"properties": fields, "required": schema.get("required", [])}
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Self:
@@ -97,7 +78,10 @@ class FormPart(BaseModel):
         Raises:
             SpecError: a line for each value that it does not take.
         """
-        given = cls.plain(fields)
+        given = {name: value for name, value in fields.items() if value is not None}
+        check_plain(given, "form")
+        schema = cls.settings()
+        given = read(schema, schema.get("$defs", {}), given, "form")
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -114,9 +98,9 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
 
     def decorate(function: Callable[[Any], Any]) -> Flow[..., Any]:
         form: type[FormPart] = next(iter(get_type_hints(function).values()))
-        shown = form_parameters(form.form())
+        fields = form_parameters(form.form())
         kind = Parameter.POSITIONAL_OR_KEYWORD
-        names = [*shown.parameters, *(name for name in form.settings()["properties"] if name not in shown.parameters)]
+        names = dict.fromkeys([*fields.parameters, *(StudySpec.model_fields if form is StudyForm else ())])
         signature = Signature([Parameter(name, kind, default=None, annotation=Any) for name in names])
 
         @wraps(function)
@@ -135,7 +119,7 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
 
         run.__signature__ = signature  # type: ignore[attr-defined]
         made: Flow[..., Any] = Flow(run, name=name, flow_run_name=run_name, persist_result=False, retries=0)
-        made.__signature__ = shown  # type: ignore[attr-defined]
+        made.__signature__ = fields  # type: ignore[attr-defined]
         return made
 
     return decorate
@@ -157,51 +141,35 @@ _WORDS = {
     "cluster": "Where jobs train: on the machine that runs this, or on a Dask cluster that runs already; for Slurm "
     "see tune-file.",
 }
-_FOLDER = (
-    "Folder of the partitions: below the deployment's folder of data (HPO_DATA_FOLDER), or where it has none, of study "
-    "files (HPO_STUDY_FOLDER); or a path in full within one of them. Empty: that folder itself."
-)
-
-
-_WITH_PACKING = " With packing the devices say how many there are, and this does not."
+_AT_ONCE = ("objective", "name", "search", "metric", "space", "sampler", "cluster", "advanced")
 
 
 class _Settings(StudySpec):
-    """A study file on the form: without the folders that code is imported from, which are the worker's."""
+    """The settings of a study file that have fields of their own, and one field for all others."""
 
     name: StudyName | None = Field(default=None, description='Name of the study. Empty: "study" with date and time.')
     cluster: FormCluster = LocalClusterSpec()
-
-
-@cache
-def _settings() -> Schema:
-    return _Settings.model_json_schema()
+    advanced: dict[str, Any] | None = Field(
+        default=None, description="All other settings: {seed: 3, packing: {policy: worst_fit}, stop: {seconds: 600}}."
+    )
 
 
 class StudyForm(FormPart):
-    """A study that is described in a form."""
+    """A study that is described in a form; other settings of a study file may stand beside the fields."""
 
     model_config = ConfigDict(extra="allow")
-    at_once = ("objective", "name", "search", "metric", "space", "sampler", "cluster")
 
     @classmethod
     def model_json_schema(cls, *arguments: Any, **more: Any) -> Schema:
         """The settings of a study file, and what the form says otherwise."""
-        schema = deepcopy(_settings())
-        fields, parts = schema["properties"], schema["$defs"]
+        schema = _Settings.model_json_schema()
+        fields, parts = {name: schema["properties"][name] for name in _AT_ONCE}, schema["$defs"]
         for name, words in _WORDS.items():
             fields[name] = fields[name] | {"description": words}
         fields["objective"] = {"type": "string", "description": _WORDS["objective"]}
-        del fields["sampler"]["default"]  # not folded
-        first = {name: fields[name] for name in cls.at_once}
-        others = {name: one for name, one in fields.items() if name not in ("study", "pythonpath", *first)}
-        parts["DataSpec"]["properties"]["folder"]["description"] = _FOLDER
-        parts["LocalClusterSpec"]["properties"]["workers"]["description"] += _WITH_PACKING
         for one in ("FloatParameter", "IntParameter"):  # whose inputs take numbers alone
             for end, words in (("low", "Smallest value."), ("high", "Largest value.")):
                 parts[one]["properties"][end]["description"] = words
-        for name in ("proposals", "past"):  # which the study fills in
-            del parts["WarmStartSpec"]["properties"][name]
         search = fields["search"]
         search["oneOf"] = [one for one in search["oneOf"] if not one["$ref"].endswith("/RecordedSearch")]
         for one in search["oneOf"]:
@@ -214,7 +182,7 @@ class StudyForm(FormPart):
                 settings["reduction_factor"]["description"] += f" Empty: {usual:g}."
             if "brackets" in settings:  # numbers, or the name of a set
                 settings["brackets"] = {"description": settings["brackets"]["description"], "title": "Brackets"}
-        return schema | {"title": "StudyForm", "properties": first | others,
+        return schema | {"title": "StudyForm", "properties": fields,
                          "required": ["objective", "search", "metric", "space"]}  # fmt: skip
 
 
@@ -225,9 +193,14 @@ def study_of(form: StudyForm, name: str, permissions: Permissions) -> StudySpec:
         NotAllowedError: the deployment's settings forbid it.
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
-    given = dict(form.model_extra or {})
-    given |= {"study": name, "pythonpath": [str(folder) for folder in permissions.import_folders]}
-    spec = StudySpec.from_plain({key: value for key, value in given.items() if key != "name"}, "form")
+    given = {key: value for key, value in (form.model_extra or {}).items() if key != "name"}
+    others = given.pop("advanced", {})
+    if not isinstance(others, Mapping):
+        raise SpecError(f"form.advanced = {shown(others)} must be settings as in a study file, such as {{seed: 3}}.")
+    if twice := [key for key in others if key in given]:
+        raise SpecError(f"form: {', '.join(twice)} stands in advanced and beside it; give it once.")
+    given |= {**others, "study": name, "pythonpath": [str(folder) for folder in permissions.import_folders]}
+    spec = StudySpec.from_plain(given, "form")
     folder = permissions.data_folder or permissions.folder
     made = spec if folder is None else spec.beside(folder)
     permissions.check(made)

@@ -5,26 +5,24 @@ Both follow the JSON schema of the settings' own classes. A setting has one of t
 ========  =============================================  ========================================================
 shape     in a study file                                on a form
 ========  =============================================  ========================================================
-value     a number, text, truth value or choice          its input; where null is not the default, 0 stands for it
+value     a number, text, truth value or choice          its input
 list      a list                                         a list of inputs
-section   a mapping with settings of its own             a box; folded (a tab that is empty, one with the box) where
-                                                         a study needs none of it
+section   a mapping with settings of its own             a box
 tabs      one of several sections, by a tag              a tab for each, ``{tag: {...}}``
 rows      such sections by name (``space``)              a list for each tag, ``{tag: [{name: ..., ...}, ...]}``
 text      anything else                                  a text as in a study file (YAML)
 ========  =============================================  ========================================================
 
 The tag of a tab is a key, since Prefect's UI (3.8) keeps what a field held when another tab has a field of that name:
-it is shown, and not sent. None is no alternative: it would be a tab of its own that has to be left before anything can
-be typed. Bounds are left to the run in tabs, of which Prefect would say that all of them are "not valid under any of
-the given schemas". An empty tab takes anything, for the same reason. Descriptions have no marks of Markdown, which the
-UI does not draw, and only the first paragraph.
+it is shown, and not sent. Bounds are left to the run in tabs, of which Prefect would say that all of them are "not
+valid under any of the given schemas". Descriptions have no marks of Markdown, which the UI does not draw, and only the
+first paragraph.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -39,12 +37,8 @@ from hpo_core.spec.study_file import read_scalar, read_yaml
 from hpo_core.spec.study_yaml import in_one_line
 
 Schema = dict[str, Any]
-FOLD = "advanced"
-"""The key of the settings that are folded."""
 BEGINS = "begins"
 """The key of a schema for what a form begins with, where that is not the default of a study file."""
-AS_USUAL: Schema = {"title": "As usual", "type": "object", "properties": {}}
-"""An empty tab: nothing is sent while it is open. An object, for of None the UI writes 'Property is type "None"'."""
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "minLength", "pattern"}
 _KEPT = {"type", "enum", "const", *_BOUNDS}
 _TITLES = {name: settings.title for name, settings in BY_NAME.items() if settings.offered} | {
@@ -56,18 +50,16 @@ _NUMBERS = ("integer", "number")
 
 
 def resolved(schema: Schema, definitions: Schema) -> Schema:
-    """The schema without reference, and with ``nullable`` instead of an alternative None."""
-    alternatives = schema.get("anyOf", ())
-    others = [one for one in alternatives if one.get("type") != "null"]
-    nullable = bool(schema.get("nullable")) or len(others) < len(alternatives)
+    """The schema without reference, and without an alternative None, for which a field is left empty."""
+    others = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     if "$ref" in schema:
         found = definitions[schema["$ref"].rpartition("/")[2]]
     elif len(others) == 1:
         found = others[0]
     else:
-        return schema | {"nullable": nullable}
+        return schema
     said = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf")}
-    return resolved(found | said | {"nullable": nullable}, definitions)
+    return resolved(found | said, definitions)
 
 
 def _shape(said: Schema, definitions: Schema) -> str:
@@ -95,56 +87,39 @@ def _kinds(said: Schema) -> set[str]:
     return {one.get("type", "") for one in (*said.get("oneOf", ()), *said.get("anyOf", ()))}
 
 
-def _nothing_is_zero(said: Schema) -> bool:
-    """True if 0 stands for null: a field that is left empty would be the default."""
-    begins = said.get(BEGINS, said.get("default"))
-    return bool(said["nullable"]) and isinstance(begins, int | float) and said.get("type") in _NUMBERS
-
-
 def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
     """A setting as the form has it."""
     said = resolved(schema, definitions)
     head = {"title": schema.get("title") or name.replace("_", " ").title()} | _words(said.get("description", ""))
-    if not _nothing_is_zero(said) and "description" in head:
-        head["description"] = head["description"].replace("null:", "empty:")
     begins = said.get(BEGINS, said.get("default"))
     match _shape(said, definitions):
         case "tabs":
             tag = said["discriminator"]["propertyName"]
-            tabs = [_tab(word, tag, one, definitions) for word, one in _tabs(said, definitions).items()]
-            return head | {"anyOf": [AS_USUAL, *tabs] if said["nullable"] else tabs}
+            return head | {"anyOf": [_tab(*one, tag, definitions) for one in _tabs(said, definitions).items()]}
         case "rows":
             inner = said["additionalProperties"]
             tag = inner["discriminator"]["propertyName"]
-            lists = {word: _rows(word, tag, one, definitions) for word, one in _tabs(inner, definitions).items()}
+            lists = {word: _rows(word, one, tag, definitions) for word, one in _tabs(inner, definitions).items()}
             return head | {"type": "object", "properties": lists, "additionalProperties": False}
         case "section":
-            box = {"title": head["title"]} | _box(said, definitions)
-            return head | ({"anyOf": [AS_USUAL, box]} if said["nullable"] or "default" in said else box)
+            return head | _box(said, definitions)
         case "list":
             found = head | {"type": "array", "items": drawn(said["items"], definitions)}
             found |= {"minItems": said["minItems"]} if "minItems" in said else {}
         case "value":
             found = head | {key: value for key, value in said.items() if key in _KEPT}
-            if _nothing_is_zero(said):
-                found = {key: value for key, value in found.items() if key not in ("minimum", "exclusiveMinimum")}
-                words, said_so = re.subn(r"\b([Nn]one|null):", "0:", head.get("description", ""))
-                found["description"] = words if said_so else f"{words} 0: none.".strip()
         case _:
             found = head | {"type": "string"}
             if "string" not in _kinds(said):
-                _add(found, "As in a study file (YAML).")
+                found["description"] = f"{head.get('description', '')} As in a study file (YAML).".strip()
             begins = None if begins is None else text_of(begins)
     return found | ({} if begins is None else {"default": begins})
 
 
 def _words(description: str) -> Schema:
-    words = " ".join(description.partition("\n\n")[0].replace("`", "").split())
+    text = description.partition("\n\n")[0].replace("`", "").replace("None:", "Empty:")
+    words = " ".join(re.sub(r"\b(none|null):", "empty:", text).split())
     return {"description": words} if words else {}
-
-
-def _add(found: Schema, words: str) -> None:
-    found["description"] = f"{found.get('description', '')} {words}".strip()
 
 
 def _box(said: Schema, definitions: Schema, without: str = "") -> Schema:
@@ -156,41 +131,26 @@ def _box(said: Schema, definitions: Schema, without: str = "") -> Schema:
     return {"type": "object", "properties": fields, "additionalProperties": False} | required
 
 
-_AT_ONCE = {"log", "type", "workers", "configs", "max_resource", "population", "generations", "steps_per_generation"}
-"""Settings of tabs and rows that are shown at once, beside those that are required."""
-
-
-def _tab(word: str, tag: str, section: Schema, definitions: Schema) -> Schema:
+def _tab(word: str, section: Schema, tag: str, definitions: Schema) -> Schema:
     title = _TITLES.get(word, word.replace("_", " ").capitalize())
-    box = _box(section, definitions, without=tag)
-    box = _without_bounds(fold_fields(box, _AT_ONCE)) | {"title": title} | _words(section.get("description", ""))
+    budget_first = sorted(section["properties"].items(), key=lambda item: BEGINS not in item[1])
+    box = _without_bounds(_box(section | {"properties": dict(budget_first)}, definitions, without=tag))
+    box |= {"title": title} | _words(section.get("description", ""))
     if not any("default" in one for one in box["properties"].values()) and "required" not in box:
         box["default"] = {}  # of a box without values the UI sends nothing
     return {"title": title, "type": "object", "properties": {word: box}, "required": [word],
             "additionalProperties": False}  # fmt: skip
 
 
-def _rows(word: str, tag: str, section: Schema, definitions: Schema) -> Schema:
+def _rows(word: str, section: Schema, tag: str, definitions: Schema) -> Schema:
     """Rows of one tag; where a class has several, the row says which."""
     box = _box(section, definitions, without="" if "enum" in section["properties"][tag] else tag)
     name = {"title": "Name", "type": "string", "description": "As the training function reads it: trial.params[NAME]."}
-    box["required"] = ["name", *box.get("required", [])]
-    first = {key: box["properties"][key] for key in box["required"][1:]}
-    box["properties"] = {"name": name} | first | box["properties"]
-    items = fold_fields(box, _AT_ONCE) | {"title": word.capitalize()}
+    required = ["name", *box.get("required", [])]
+    fields = {"name": name} | {key: box["properties"][key] for key in required[1:]} | box["properties"]
+    fields["when"] = fields.pop("when")  # the last one: few parameters have it
+    items = box | {"title": word.capitalize(), "properties": fields, "required": required}
     return {"title": word.capitalize(), "type": "array", "items": items} | _words(section.get("description", ""))
-
-
-def fold_fields(box: Schema, at_once: Collection[str]) -> Schema:
-    """The box with all fields but those shown at once, and the required ones, in a section that opens empty."""
-    at_once = {*at_once, *box.get("required", ())}
-    if not (rest := {name: one for name, one in box["properties"].items() if name not in at_once}):
-        return box
-    inside = {"title": "Advanced", "type": "object", "properties": rest, "additionalProperties": False}
-    names = ", ".join(one["title"].lower() for one in rest.values())
-    fold = {"title": "Advanced", "description": f"{names.capitalize()}.", "anyOf": [AS_USUAL, inside]}
-    shown_fields = {name: one for name, one in box["properties"].items() if name in at_once}
-    return box | {"properties": shown_fields | {FOLD: fold}}
 
 
 def _without_bounds(schema: Any) -> Any:
@@ -222,7 +182,7 @@ def read(schema: Schema, definitions: Schema, value: Any, where: str) -> Any:
         case "section" if isinstance(value, Mapping):
             fields: Schema = said["properties"]
             found: dict[str, Any] = {}
-            for name, one in unfolded(value, where).items():
+            for name, one in value.items():
                 if name == "arguments" and said.get("additionalProperties") is True:
                     arguments = read({}, definitions, one, f"{where}.{name}")
                     found |= arguments if isinstance(arguments, Mapping) else {name: arguments}
@@ -231,8 +191,6 @@ def read(schema: Schema, definitions: Schema, value: Any, where: str) -> Any:
             return found
         case "list" if isinstance(value, list | tuple):
             return [read(said["items"], definitions, one, f"{where}.{at}") for at, one in enumerate(value)]
-        case "value" if value == 0 and not isinstance(value, bool) and _nothing_is_zero(said):
-            return None
         case "text" if isinstance(value, str):
             return _read_text(said, value, where)
     return value
@@ -253,21 +211,6 @@ def _read_rows(
             seen.add(name)
             fields = {key: value for key, value in row.items() if key != "name"}
             yield name, {tag: word} | read(sections[word], definitions, fields, f"{where}.{name}")
-
-
-def unfolded(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The same without a fold.
-
-    Raises:
-        SpecError: a setting stands inside and outside of the fold.
-    """
-    found = {name: value for name, value in values.items() if name != FOLD}
-    inside = values.get(FOLD)
-    if inside is not None and not isinstance(inside, Mapping):
-        raise SpecError(f"{where}.{FOLD} = {shown(inside)} must be a mapping of settings.")
-    if twice := [name for name in inside or () if name in found]:
-        raise SpecError(f"{where}: {', '.join(twice)} stands in {FOLD} and beside it; give it once.")
-    return found | dict(inside or {})
 
 
 def _read_text(said: Schema, text: str, where: str) -> Any:

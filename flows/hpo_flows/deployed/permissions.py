@@ -11,10 +11,8 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
-                          ``{weight: 2, priority: 1}``; unset: anything
-HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
-                          partitions (``data.folder``) lie below it, or below HPO_STUDY_FOLDER
+HPO_DATA_FOLDER           a study names no file outside of it and of HPO_STUDY_FOLDER: partitions lie in one of them,
+                          and no parameter or constant is another absolute path
 ========================  =============================================================================
 """
 
@@ -28,16 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpo_core.home import DATABASES, Home
+from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import settled_database
+from hpo_core.model.short_text import shown
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
-from hpo_core.spec.data import DATA_PARAMETER, DataSpec, in_full, is_manifest
 from hpo_core.spec.module_source import read_module
-from hpo_core.spec.sections import AddressClusterSpec, ShareSpec
 from hpo_core.spec.sent_functions import names_value, short_name
-from hpo_core.spec.study_file import ALLOWED_SHARE, allowed_share, excess
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -71,8 +66,6 @@ class Permissions:
     clusters: tuple[str, ...] = ()
     checkpoint_folders: tuple[str, ...] = ()
     data_folder: Path | None = None
-    share: ShareSpec | None = None
-    """The most that a study may claim of a pool; None: anything."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permissions:
@@ -85,7 +78,6 @@ class Permissions:
             clusters=_listed(found.get(CLUSTERS, "")),
             checkpoint_folders=_listed(found.get(CHECKPOINTS, "")),
             data_folder=_folder(found.get("HPO_DATA_FOLDER", "")),
-            share=allowed_share(found),
         )
 
     # What a form offers.
@@ -187,39 +179,23 @@ class Permissions:
         """The data a run may read: a file of the folder of data, or a name that the training function understands.
 
         Raises:
-            NotAllowedError: it is a path outside that folder; names the setting that would allow it.
+            NotAllowedError: it is a path outside that folder.
         """
-        inside = self.data_folder / data if self.data_folder is not None else None
-        if self.data_folder is not None and inside is not None and inside.exists():
-            if inside.resolve().is_relative_to(self.data_folder):
-                return str(inside.resolve())
-        elif not (os.sep in data or data in (".", "..") or Path(data).exists()):
-            return data
-        where = "no folder is set" if self.data_folder is None else f"the folder is {self.data_folder}"
-        raise NotAllowedError(
-            f"data = {data!r} is no file of the deployment's folder of data ({where}). Choose one in it; whoever runs "
-            "the worker sets HPO_DATA_FOLDER."
-        )
+        if self.data_folder is not None and (inside := self.data_folder / data).exists():
+            data = str(inside)
+        self._check_paths(data)
+        return data
 
-    def _check_data(self, spec: StudySpec) -> None:
-        """Training functions open what the parameter ``data`` says, whoever says it."""
-        for value in sorted(_data_values(spec)):
-            folder = self.data_folder
-            inside = folder is not None and Path(value).is_absolute() and Path(value).resolve().is_relative_to(folder)
-            if not inside:  # what is may be gone by now: a champion outlives the file it was trained on
-                self.data_of(value)
-
-    def _check_partitions(self, data: DataSpec | None) -> None:
-        """Workers look for partitions, and a manifest is read here, where the study says."""
-        if data is None:
-            return
-        folder = in_full(data.folder or ".")
-        manifests = [files for files in (data.partitions, data.validation) if isinstance(files, str)]
-        roots = [root for root in (self.data_folder, self.folder) if root is not None]
-        for place in [folder, *(folder / in_full(path) for path in manifests if is_manifest(path))]:
-            if not any(place.resolve().is_relative_to(root) for root in roots):
+    def _check_paths(self, value: Any) -> None:
+        """Refuse paths out of the folders of data and study files, which a worker or training function would open."""
+        if isinstance(value, dict | list | tuple):
+            for one in value.values() if isinstance(value, dict) else value:
+                self._check_paths(one)
+        elif isinstance(value, str) and (value.startswith(("/", "~")) or ".." in value.split("/")):
+            place = Path(os.path.realpath(os.path.expanduser(value)))  # noqa: PTH111 - takes any text
+            if not any(place.is_relative_to(root) for root in (self.data_folder, self.folder) if root is not None):
                 raise NotAllowedError(
-                    f"data: {place} is not allowed here: partitions lie in the deployment's folder of data "
+                    f"{shown(value)} is not allowed here: a study names files of the deployment's folder of data "
                     f"({self.data_folder or 'none is set'}), or beside its study files. Whoever runs the worker sets "
                     "HPO_DATA_FOLDER."
                 )
@@ -236,29 +212,13 @@ class Permissions:
             self._check_import_folder(entry)
         for setting, function in spec.functions.items():
             self.check_function(setting, function, spec.pythonpath)
-        self._check_data(spec)
-        self._check_partitions(spec.data)
-        self._check_cluster(spec)
-        self._check_share(spec)
-        place = spec.checkpoints.folder
-        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
-            raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
-
-    def _check_cluster(self, spec: StudySpec) -> None:
-        cluster = spec.cluster
+        with_rules_of_their_own = ("pythonpath", "checkpoints", "cluster")
+        self._check_paths({name: one for name, one in spec.plain().items() if name not in with_rules_of_their_own})
+        cluster, place = spec.cluster, spec.checkpoints.folder
         if cluster.permission is not None and cluster.permission not in self.clusters:
             raise _not_listed(cluster.named, self.clusters, entry=repr(cluster.permission), variable=CLUSTERS)
-
-    def _check_share(self, spec: StudySpec) -> None:
-        if self.share is None:
-            return
-        if why := excess(spec.share, self.share, at_address=isinstance(spec.cluster, AddressClusterSpec)):
-            claim = {"weight": 1.0, "priority": 0} | self.share.model_dump(mode="json", exclude_defaults=True)
-            said = ", ".join(f"{name}: {value}" for name, value in claim.items())
-            raise NotAllowedError(
-                f"{why}, which is not allowed here. Allowed: share: {{{said}}} and less. Whoever runs the worker can "
-                f"change {ALLOWED_SHARE}."
-            )
+        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
+            raise _not_listed(f"checkpoints.folder = {place!r}", self.checkpoint_folders, variable=CHECKPOINTS)
 
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
@@ -292,47 +252,13 @@ def home_here() -> Home:
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None:  # whose process may start in a folder of its own that is removed at its end
-        _refuse_relative_places()
-    return Home()
-
-
-def _refuse_relative_places() -> None:
-    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+    # whose process may start in a folder of its own that is removed at its end
+    if deployment.id is not None and not Path(os.environ.get("HPO_HOME", "")).is_absolute():
         raise NotAllowedError(
             "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
             "`hpo worker` does."
         )
-    for name in DATABASES:
-        value = os.environ.get(name, "")
-        if settled_database(value) != value:
-            raise NotAllowedError(
-                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
-                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
-                "does."
-            )
-
-
-def _data_values(spec: StudySpec) -> set[str]:
-    """Every text below a key ``data``, or one of the group ``data``, in what a study trains with."""
-    found: set[str] = set()
-
-    def walk(value: Any, inside: bool) -> None:
-        if isinstance(value, dict):
-            for name, one in value.items():
-                walk(one, inside or name == DATA_PARAMETER or name.startswith(f"{DATA_PARAMETER}."))
-        elif isinstance(value, list | tuple):
-            for one in value:
-                walk(one, inside)
-        elif inside and isinstance(value, str) and value:
-            found.add(value)
-
-    choices = {name: getattr(one, "choices", ()) for name, one in spec.space.items()}
-    proposals = (spec.warm_start and spec.warm_start.proposals) or []
-    record = spec.search.record()
-    recorded = [] if record is None else record.params
-    walk([choices, *recorded, *proposals, *spec.start_with, spec.constants], False)
-    return found
+    return Home()
 
 
 def _listed(text: str) -> tuple[str, ...]:

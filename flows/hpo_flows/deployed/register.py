@@ -10,6 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from uuid import UUID
 
 import psutil
 import yaml
@@ -37,12 +38,12 @@ class DeployError(HpoError):
 def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
-    A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
+    A file of one's own adds its deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
     Returns:
-        The URL of the page that lists deployments; by ``flow/deployment`` the first lines of their descriptions.
+        The URL of the page that lists deployments; by name the first lines of their descriptions.
 
     Raises:
         PrefectServerError: no API answers.
@@ -58,29 +59,25 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    return _registered([(one["name"], one["entrypoint"]) for one in yaml.safe_load(file.read_text())["deployments"]])
+    described = {one["name"]: one.get("description", "") for one in yaml.safe_load(file.read_text())["deployments"]}
+    return _watch_pool(), {name: words.strip().partition("\n")[0] for name, words in described.items()}
 
 
-def _registered(asked: list[tuple[str, str | None]]) -> tuple[str, dict[str, str]]:
-    """Read these deployments back; runs of all in the pool are reported once their heartbeats stop."""
+def _watch_pool() -> str:
+    """Have runs of all deployments of the pool reported once their heartbeats stop; returns the page of deployments."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
-    from prefect.client.schemas.responses import DeploymentResponse
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
-    ui = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    found: list[UUID] = []
     with get_client(sync_client=True) as client:
-        of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-        every: list[DeploymentResponse] = []
-        while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(every)):
-            every += page
-        found = [one for one in every if (one.name, one.entrypoint) in asked]
-        flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
-        report_silent_runs(client, [one.id for one in every])
-    found.sort(key=lambda one: asked.index((one.name, one.entrypoint)))
-    return without_credentials(f"{ui}/deployments"), {
-        f"{flows[one.flow_id]}/{one.name}": (one.description or "").strip().partition("\n")[0] for one in found
-    }
+        while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(found)):
+            found += [one.id for one in page]
+        report_silent_runs(client, found)
+    return without_credentials(
+        f"{PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix('/api')}/deployments"
+    )
 
 
 def start_worker() -> int:
@@ -134,8 +131,7 @@ def settled_environment() -> dict[str, str]:
     """The environment with every path made absolute: a flow run starts in a folder of its own."""
     found = dict(os.environ)
     found["HPO_HOME"] = str(Home().folder)
-    if "HPO_IMPORT_FOLDERS" not in found:
-        found["HPO_IMPORT_FOLDERS"] = _one_folder(Path.cwd())
+    found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
@@ -146,15 +142,6 @@ def settled_environment() -> dict[str, str]:
     if permissions.data_folder is not None:
         found["HPO_DATA_FOLDER"] = str(permissions.data_folder)
     return found
-
-
-def _one_folder(folder: Path) -> str:
-    if os.pathsep in str(folder):
-        raise NotAllowedError(
-            f"The working folder {str(folder)!r} has a {os.pathsep!r} in its path, which stands between the folders of "
-            "HPO_IMPORT_FOLDERS. Work in another one, or set HPO_IMPORT_FOLDERS."
-        )
-    return str(folder)
 
 
 def _need_api() -> None:

@@ -1,4 +1,4 @@
-"""The page of a study while it runs, an artifact in the Prefect UI: best result, rungs, picture, links."""
+"""The page of a study while it runs, an artifact in the Prefect UI: best result, picture, links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdo
 from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.rungs import RungNames, bracket_views, entry_levels, grouped_brackets, halt_words, rung_rows
+from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import best_result, front_members, front_rows, other_best_words, rule_words
 from hpo_flows.progress import Pace
 
@@ -49,7 +49,10 @@ def best_markdown(study: Study) -> str:
         f"**{reached}** after {best.resource} units of training{rule_words(study)}",
         "",
         *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
-        *markdown_table(("parameter", "value"), ((name, str(_short(value))) for name, value in best.params.items())),
+        *markdown_table(
+            ("parameter", "value"),
+            ((name, number(value) if isinstance(value, float) else value) for name, value in best.params.items()),
+        ),
     ]
     if len(study.spec.objectives) > 1:
         rows = front_rows(front_members(study.spec, study.state))
@@ -68,26 +71,17 @@ def _halted(study: Study) -> str:
     return "" if halted is None or study.finished else f"Halted: {markdown_text(halt_words(study.spec, halted))}"
 
 
-def _short(value: Any) -> Any:
-    return number(value) if isinstance(value, float) else value
-
-
 def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
-    """The page of a study: how it stands, its best trial, its rungs, a picture, and where more is to be found.
+    """The page of a study: how it stands, its best trial, a picture, and where more is to be found.
 
     Args:
         words: how far it is.
         links: title to target. Only what a browser on another machine can open is a link: a path on the machine of the
             flow run is shown as text.
     """
-    rows = rung_rows(study, grouped_brackets(bracket_views(study, details=True)))
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     parts = [best_markdown(study), words]
     if (svg := search_picture(study)) is not None:
         parts.append(f"![the search](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
-    if rows:
-        table = markdown_table(columns, ([_short(row.get(name, "")) for name in columns] for row in rows))
-        parts += [_about_rungs(study), "\n".join(table)]
     if links:
         parts += ["### More", "\n".join(f"- {_link(title, target)}" for title, target in links.items())]
     return "\n\n".join(parts)
@@ -98,16 +92,6 @@ def _link(title: str, target: str) -> str:
         return f"[{title}](<{_address(target)}>)"
     path = unquote(target.removeprefix("file://")) if target.startswith("file://") else target
     return f"{title}, on the machine of the run: {markdown_code(path)}"
-
-
-def _about_rungs(study: Study) -> str:
-    lines = [f"### {'Generations' if study.spec.search.outline().members else 'Rungs'}"]
-    if enter := entry_levels(study.spec):
-        places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
-        lines.append(f"All brackets share these rungs; their trials enter at {places}.")
-    names = RungNames(study.spec)
-    lines += [f"- {names.ceiling_line(event)}" for event in study.state.ceilings]
-    return "\n\n".join(lines)
 
 
 def _address(url: str) -> str:

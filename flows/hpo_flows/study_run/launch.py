@@ -24,11 +24,9 @@ from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
 from hpo_core.terminal.output import RunResult, err, out, print_run_result
 from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end
-from hpo_core.tracking.tracker_links import read_place
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import notices_of, other_best_words, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
-from hpo_flows.serve_home import mlflow_page
 from hpo_flows.study_run.in_prefect import drive_study
 from hpo_flows.study_run.session import Session, Summary
 
@@ -141,7 +139,6 @@ def _say(console: Console, as_json: bool, line: str) -> None:
 
 def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
     study = Study.open(session.name, session.journal, reading=True)
-    place = read_place(session.folder)
     known = summarize(study)
     rule = known.rule if summary.reason else ""
     result = RunResult(
@@ -150,7 +147,7 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
         seconds=round(summary.seconds, 1),
         failures=failures_of(study.state),
         notices=notices_of(study),
-        mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
+        mlflow=summary.links.get("MLflow"),
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )

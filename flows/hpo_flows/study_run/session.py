@@ -164,7 +164,10 @@ class Session:
             self._let_go()
             raise
         self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
-        trained = self._importable()
+        folders = home.import_folders(self.spec)
+        if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
+            log.warning("study %r: nothing is imported from %s, which lies in the home folder.", name, left_out)
+        trained = self.spec.model_copy(update={"pythonpath": folders})
         if cluster is not None:
             trained = StudySpec.from_plain(trained.plain() | {"cluster": cluster}, f"study {name!r}")
         self.executor = DaskExecutor(trained, str(self.folder), security=security)
@@ -182,17 +185,6 @@ class Session:
         Not its thread: one that is joined when Ctrl-C comes counts as ended from then on (Python 3.11).
         """
         self._closing: threading.Thread | None = None
-
-    def _importable(self) -> StudySpec:
-        # The spec without import folders that lie in the home (see :meth:`Home.import_folders`).
-        folders = self.home.import_folders(self.spec)
-        if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
-            log.warning(
-                "study %r: nothing is imported from %s, which lies in the home folder; put the code elsewhere.",
-                self.name,
-                ", ".join(left_out),
-            )
-        return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self) -> StudySpec:
         # Check the study before anything is started, and return its spec; a recorded one is claimed, unless forced.
