@@ -184,6 +184,7 @@ class Zygote:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
         _import_for_children()
+        find_thread_pools()
         self._objective_descriptors = open_descriptors() - own_descriptors
         self._objective_processes = frozenset(children(os.getpid()))
         clear_exit_functions()
@@ -206,42 +207,38 @@ class Zygote:
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
                 partition_data(request, "" if unit is None else unit.partition)
             gc.freeze()  # as for what the objective's module holds
-        process = self._waiting or ChildProcess(request)
+        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
+        process = self._waiting or self._fork(stays=request.setup.process == "kept")
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError as error:
-            if process is not self._waiting:
-                process.close()
+            process.wait_from_now()
+            self._waiting = process
             self._send(Finished(request.report(Outcome.STORAGE, str(error))))
             return
-        if process is not self._waiting:
-            self._fork(request, process)
-        elif process.order(request):
-            self._waiting = process.asks_for = None
-        else:  # it has just gone
+        if not process.order(request) and process is self._waiting:  # it has just gone
             child.log.close()
             self._end_waiting()
             self._start(request)
             return
+        self._waiting = process.asks_for = None
         self._child = child
         for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(process.pid))
 
-    def _fork(self, request: JobRequest, process: ChildProcess) -> None:
+    def _fork(self, *, stays: bool) -> ChildProcess:
         assert self._function is not None
-        if request.portion is not None:
-            find_thread_pools(request.portion, request.setup.threads)
-        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
-        parent = os.getpid()
+        process, parent = ChildProcess(stays=stays), os.getpid()
         with warnings.catch_warnings():
             # Python 3.12 and newer: this process has threads. They are those of numerical libraries, which start them
             # at import and restart them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.pid = os.fork()
         if process.pid == 0:
-            AttemptProcess(self._function, process, self._progress).run(request, parent, self._objective_descriptors)
+            AttemptProcess(self._function, process, self._progress).run(parent, self._objective_descriptors)
         process.close_childs_ends()
+        return process
 
     def _keep(self, child: RunningChild, settled: Settled) -> None:
         for descriptor in (child.process.result, child.process.output):
@@ -312,6 +309,8 @@ class Zygote:
         child.log.close()
         child.process.close()
         self._send(done)
+        self._waiting = self._fork(stays=child.process.stays)  # ahead of the next attempt, which need not wait for it
+        self._waiting.wait_from_now()
 
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
