@@ -112,22 +112,6 @@ def pair(dask_processes: DaskProcesses) -> DaskProcesses:
 
 
 @pytest.mark.slow
-def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real], pair: DaskProcesses) -> None:
-    real = make(timeout=60, cluster=pair.cluster)
-    process = real.start()
-    real.wait_for_entries(6, process)
-    worker = eventually(pair.training, process, real)[0]
-    worker.suspend()
-    before = real.entries()
-    real.wait_for_entries(before + 4, process)  # the other one goes on
-    time.sleep(10)
-    worker.resume()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert not outcomes(real), messages(real)
-
-
-@pytest.mark.slow
 def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
     """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
     real = make(

@@ -148,17 +148,6 @@ def test_a_process_that_waits_is_replaced_when_it_is_ended_or_stopped(bench: Ben
     assert gone(process) and bench.zygote == zygote
 
 
-@pytest.mark.parametrize("what", KILLED_OR_STOPPED)
-def test_no_process_outlives_a_zygote_while_it_waits(bench: Bench, what: signal.Signals) -> None:
-    process, tag, zygote = bench.stays(), bench.tag, bench.zygote
-    os.kill(zygote, what)
-    if what is signal.SIGKILL:
-        eventually(lambda: gone(process) and gone(zygote))
-        assert bench.stays() != process
-    bench.trainer.close()
-    eventually(lambda: not left(tag))
-
-
 def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
     process, report = bench.busy()
     os.kill(process, signal.SIGKILL)

@@ -50,10 +50,7 @@ LOG_TAIL_BYTES = 4096
 
 
 class AttemptLog:
-    """A log of at most ``limit`` bytes, plus one line that counts the dropped bytes.
-
-    Once the file is full, its first fifth and its last two fifths stay and the middle is dropped. So the beginning
-    and at least the last two fifths of the limit are always there. Each byte is written twice at most.
+    """A log of at most ``limit`` bytes: the first ones, a line that counts those left out, the last 4 KiB.
 
     An existing file is continued: attempts of one number have one log.
 
@@ -62,15 +59,13 @@ class AttemptLog:
     """
 
     def __init__(self, path: Path, limit: int) -> None:
-        self.path = path
-        self._limit = limit
-        self._head = limit // 5
-        self._tail = 2 * self._head
+        self._most = limit - 2 * LOG_TAIL_BYTES
+        self._end = b""
+        """The latest bytes."""
         self._dropped = 0
-        self._notice = 0  # bytes of the line that counts them
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._size = self._began = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             raise StorageError(
@@ -80,45 +75,26 @@ class AttemptLog:
 
     def write(self, data: bytes) -> None:
         """Append. Output that a full disk refuses is lost without an error: saving the checkpoint will raise it."""
-        while data:
-            room = self._limit + self._notice - self._size
-            if room <= 0:
-                if not self._drop_middle():
-                    return
-                continue
-            try:
-                written = os.pwrite(self._file, data[:room], self._size)
-            except OSError:
-                return
-            self._size += written
-            data = data[written:]
-
-    def _drop_middle(self) -> bool:
-        try:
-            tail = os.pread(self._file, self._tail, self._size - self._tail)
-            dropped = self._dropped + self._size - self._head - self._notice - len(tail)
-            line = f"\n[... {dropped:,} bytes of output were dropped here ...]\n".encode()
-            os.ftruncate(self._file, self._head)
-            self._size = self._head
-            self._size += os.pwrite(self._file, line + tail, self._size)
-        except OSError:
-            return False
-        self._dropped, self._notice = dropped, len(line)
-        return True
-
-    def tail(self, length: int = LOG_TAIL_BYTES) -> str:
+        self._end = (self._end + data)[-LOG_TAIL_BYTES:]
         with contextlib.suppress(OSError):
-            return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
-        return ""
+            written = os.pwrite(self._file, data[: max(0, self._most - self._size)], self._size)
+            self._size += written
+            self._dropped += len(data) - written
+
+    def tail(self) -> str:
+        return self._end.decode("utf-8", "replace")
 
     def forget(self) -> None:
-        """Remove what was written, where all of it is still there."""
-        if not self._dropped:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._began)
-                self._size = self._began
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._began)
+        self._size, self._dropped, self._end = self._began, 0, b""
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if between := max(0, self._dropped - len(self._end)):
+                line = f"\n[... {between:,} bytes of output were dropped here ...]\n".encode()
+                os.pwrite(self._file, line + self._end, self._size)
         os.close(self._file)
 
 
