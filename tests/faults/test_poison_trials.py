@@ -52,7 +52,7 @@ class Bench:
 
     @property
     def zygote(self):
-        return self.trainer._zygote.pid
+        return self.trainer.pid
 
     def log(self, trial=0, attempt=0):
         return self.folder / f"logs/trial-{trial:05d}-attempt-{attempt}.log"

@@ -100,8 +100,7 @@ def test_the_kernels_own_kill_is_told_from_another(
 
     try:
         assert run("ends", 0)[0] is Outcome.COMPLETED  # the zygote is there now
-        assert trainer._zygote is not None
-        for pid in (trainer._zygote.pid, *children(trainer._zygote.pid)):  # one is forked ahead
+        for pid in (trainer.pid, *children(trainer.pid)):  # one is forked ahead
             (memory_group / "cgroup.procs").write_text(str(pid))
         found, message = run(do, 1)
         assert found is outcome and words in message, message

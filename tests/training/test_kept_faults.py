@@ -88,13 +88,11 @@ class Bench:
 
     @property
     def zygote(self) -> int:
-        assert self.trainer._zygote is not None
-        return self.trainer._zygote.pid
+        return self.trainer.pid
 
     @property
     def tag(self) -> str:
-        assert self.trainer._zygote is not None
-        return self.trainer._zygote._tag
+        return self.trainer._tag
 
     def busy(self, **changes: Any) -> tuple[int, Callable[[], Report]]:
         """Hang in the process that waits; returns its id, and how to wait for the report."""

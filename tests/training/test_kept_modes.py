@@ -86,7 +86,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[
 def workers(driver: Driver, **changes: Any) -> Iterator[Worker]:
     worker = Worker(driver.folder, driver, **changes)
     yield worker
-    tags = [trainer._zygote._tag for trainer in worker.pool._idle if trainer._zygote is not None]
+    tags = [trainer._tag for trainer in worker.pool._idle if trainer.pid]
     worker.pool.close_all()
     for tag in tags:
         eventually(lambda: not left(tag))  # noqa: B023
