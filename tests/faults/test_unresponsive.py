@@ -19,7 +19,7 @@ from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, JobGranted
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
-from tests.dask_processes import DaskProcesses
+from tests.dask_processes import DaskProcesses, trainings_of
 from tests.faults.test_real_study import Real, descendants
 from tests.flows.conftest import LIMIT, at_load
 
@@ -39,11 +39,11 @@ def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], r
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The zygotes that run a child."""
-    return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if zygote.children()]
+    return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if trainings_of(zygote)]
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for zygote in zygotes_of(process) for child in zygote.children()]
+    return [child for zygote in zygotes_of(process) for child in trainings_of(zygote)]
 
 
 def outcomes(real: Real) -> Counter[str]:

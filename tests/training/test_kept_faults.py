@@ -16,7 +16,7 @@ import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
-from hpo_core.training.child.processes import TAG_VARIABLE
+from hpo_core.training.child.processes import TAG_VARIABLE, children
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
@@ -204,6 +204,23 @@ def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal
         worker.kill()
         worker.wait()
     eventually(lambda: not left(tag))
+
+
+def test_a_process_is_forked_ahead_of_its_attempt_and_serves_it_alone(bench: Bench) -> None:
+    def ahead() -> int:
+        eventually(lambda: children(bench.zygote))
+        return children(bench.zygote)[0]
+
+    def trained() -> int:
+        assert bench.run(process="fresh").outcome is Outcome.COMPLETED
+        return int((bench.folder / "scratch/trial-00000/pid").read_text())
+
+    first = trained()
+    second = ahead()
+    assert trained() == second != first and gone(second)
+    third = ahead()
+    os.kill(third, signal.SIGKILL)
+    assert trained() not in (first, second, third)
 
 
 def share(capacity: int, **changes: Any) -> Portion:

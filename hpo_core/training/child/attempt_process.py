@@ -1,4 +1,4 @@
-"""AttemptProcess: a process forked by the zygote leaves the zygote's state behind, trains, reports, ends.
+"""AttemptProcess: a forked process leaves the zygote's state behind, waits for its request, trains, reports, ends.
 
 Or it stays (``training.process: kept``): it puts settings back (:class:`KeptState`) and waits for another.
 """

@@ -28,8 +28,8 @@ LEAST_PERCENT = 6
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
 IDLE_SECONDS = 10.0
-"""Seconds that a process waits for its next attempt. It holds memory of its device, and is a client of its MPS daemon,
-which must outlive it."""
+"""Seconds that a process waits for an attempt. One that stayed holds memory of its device, and is a client of its MPS
+daemon, which must outlive it."""
 ANSWER_SECONDS = 60.0
 """Seconds that a process waits within a training for the study's answer. The study decides within milliseconds; a
 controller that is gone never does."""
@@ -59,7 +59,7 @@ class ChildProcess:
         self.cpu = 0.0
         """Processor seconds of its earlier attempts."""
         self._serves: tuple[object, ...] = ()
-        """Demand of its attempts; empty before the first."""
+        """Demand of its attempts; empty before the first one of a process that stays."""
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
@@ -85,7 +85,7 @@ class ChildProcess:
 
     def order(self, request: JobRequest) -> bool:
         """Give it an attempt; False where it is gone."""
-        self._serves = demand_of(request)
+        self._serves = demand_of(request) if self.stays or request.asks else ()
         try:
             send(self.orders_in, RunJob(request))
         except BrokenPipeError:

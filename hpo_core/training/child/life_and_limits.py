@@ -37,6 +37,7 @@ from hpo_core.training.child.processes import (
     OomKills,
     aborted_for_memory,
     exceeded,
+    is_stopped,
     oom_kills,
     outcome_of_sigkill,
     process_state,
@@ -256,13 +257,19 @@ class RunningChild:
         looks = _look_seconds(request.setup.timeout, request.setup.stall_timeout, request.setup.storage_timeout)
         return min(self._meter.next_at, now + min([looks, *left]))
 
-    def check_limits(self) -> None:
-        """Stop the child at its first exceeded limit; kill it once its grace period is over."""
+    def check_limits(self) -> Usage | None:
+        """Stop the child at its first exceeded limit; kill it once its grace period is over.
+
+        Returns:
+            What is new of its use, once its profile is complete; None: nothing.
+        """
+        if self.was_given_to_nobody and is_stopped(self.process.pid):
+            self.process.kill()
         if self.ending:
             if self._ending.elapsed() >= self._grace:
                 self.process.kill()
                 self._end_within(1.0)
-            return
+            return None
         resource, when, storing = self._progress.read(self.request.job.target)
         if (when, storing) != self._last_step:  # the stopwatch counts from the last change
             self._last_step = when, storing
@@ -273,15 +280,13 @@ class RunningChild:
         if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
             self.stop(Outcome.TIMEOUT, message)
-        elif limit is None or self._still.elapsed() < limit:
-            return
-        elif storing:
+        elif limit is not None and self._still.elapsed() >= limit and storing:
             self.stop(
                 Outcome.STORAGE,
                 f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
                 "store, then resume the study.",
             )
-        else:
+        elif limit is not None and self._still.elapsed() >= limit:
             # of a gang: a rank that waits for one that hangs sleeps
             state = "" if self.request.gang is None else process_state(self.process.pid)
             self.stop(
@@ -290,17 +295,11 @@ class RunningChild:
                 f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
                 "Raise the limit if steps take that long.",
             )
-
-    def measure(self) -> Usage | None:
-        """Look at its processes if it is time to; what is new, once its profile is complete.
-
-        A child whose memory exceeds its share is ended.
-        """
         if self.ending or time.monotonic() < self._meter.next_at:
             return None
         self._meter.sample()
-        limit, share = self._meter.limit, self._meter.share
-        if limit is not None and share is not None and self._meter.memory > limit:
+        most, share = self._meter.limit, self._meter.share
+        if most is not None and share is not None and self._meter.memory > most:
             self.stop_for_memory(exceeded(share, self._meter.memory))
         return self._meter.news(self._units())
 

@@ -3,7 +3,8 @@
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
 Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does:
-:mod:`attempt_process`. A child that ended an attempt well may stay for the next attempt of the same demand.
+:mod:`attempt_process`. The next child is forked ahead, while the report of the last one is on its way; or a child that
+ended an attempt well stays for the next attempt of the same demand. Either waits ten seconds at most.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Zygote:
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
         self._waiting: ChildProcess | None = None
-        """The process that stayed, and has no attempt now; one waits or runs, never both."""
+        """The process that stayed, or was forked ahead; one waits or runs, never both."""
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
@@ -134,10 +135,7 @@ class Zygote:
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
-                self._child.check_limits()
-                if self._child.was_given_to_nobody and is_stopped(self._child.process.pid):
-                    self._child.process.kill()
-                if (usage := self._child.measure()) is not None:
+                if (usage := self._child.check_limits()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
                 self._end_waiting()
