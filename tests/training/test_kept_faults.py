@@ -208,8 +208,7 @@ def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal
 
 def test_a_process_is_forked_ahead_of_its_attempt_and_serves_it_alone(bench: Bench) -> None:
     def ahead() -> int:
-        eventually(lambda: children(bench.zygote))
-        return children(bench.zygote)[0]
+        return eventually(lambda: children(bench.zygote))[0]
 
     def trained() -> int:
         assert bench.run(process="fresh").outcome is Outcome.COMPLETED

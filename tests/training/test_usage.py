@@ -16,7 +16,7 @@ import pytest
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.training.child.meter import FIRST_SECONDS
+from hpo_core.training.child.shared_progress import FIRST_SECONDS
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request
