@@ -214,7 +214,7 @@ class Trainer:
         while (left := IMPORT_SECONDS - timer.elapsed()) > 0:
             self.heartbeats += 1
             with contextlib.suppress(TimeoutError):
-                answer = self._read(min(1.0, left))  # it cannot answer before the import has ended
+                answer = self.read(min(1.0, left))  # it cannot answer before the import has ended
                 break
         else:
             self.kill()
@@ -291,7 +291,7 @@ class Trainer:
         while True:
             self.heartbeats += 1
             try:
-                message = self._read(ping_seconds)
+                message = self.read(ping_seconds)
             except TimeoutError:
                 limit = max(request.setup.zygote_timeout, IMPORT_SECONDS) if loading else request.setup.zygote_timeout
                 if since_answer.elapsed() >= limit:
@@ -364,8 +364,12 @@ class Trainer:
             except OSError:
                 pass
 
-    def _read(self, seconds: float) -> Message | None:
-        # The next message, or None once no further one can come; TimeoutError: none came in that time.
+    def read(self, seconds: float) -> Message | None:
+        """The next message, or None once no further one can come; for the thread of :meth:`run` alone.
+
+        Raises:
+            TimeoutError: no message came within ``seconds``.
+        """
         deadline = time.monotonic() + seconds
         while not self._received:
             try:
