@@ -184,7 +184,7 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two"):
         dask_processes.add_worker(name)
-    real = Real(tmp_path, configs=10, cluster=dask_processes.cluster)
+    real = Real(tmp_path, configs=20, cluster=dask_processes.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
 
