@@ -17,6 +17,13 @@ _END_SECONDS = 600
 """Longest wait for processes that were killed, on a busy machine."""
 
 
+def trainings_of(zygote: psutil.Process) -> list[psutil.Process]:
+    """Its children but for one that was forked ahead and waits for its request."""
+    return [
+        child for child in zygote.children() if "pipe_read" not in Path(f"/proc/{child.pid}/wchan").read_text("latin-1")
+    ]
+
+
 class DaskProcesses:
     """A scheduler and workers; each process has a folder of its own, as on another machine.
 
@@ -67,9 +74,9 @@ class DaskProcesses:
         found = []
         for worker in self.workers.values():
             try:
-                if any(zygote.children() for zygote in worker.children()):
+                if any(map(trainings_of, worker.children())):
                     found.append(worker)
-            except psutil.NoSuchProcess:  # it ended while it was looked at
+            except (psutil.NoSuchProcess, OSError):  # it ended while it was looked at
                 continue
         return found
 

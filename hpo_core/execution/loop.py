@@ -49,8 +49,8 @@ class CheckpointCleanup:
 
     def remove_rest_of(self, report: Report) -> None:
         live, trial, attempt = self._study.checkpoints, report.trial, report.attempt
-        if report.checkpoint is not None and report.checkpoint.uri in live:
-            return
+        if report.outcome in RESULTS if report.checkpoint is None else report.checkpoint.uri in live:
+            return  # it wrote no other file
 
         def remove_rest() -> None:
             for uri in attempt_files(self._folder, self._base, trial, attempt):
@@ -272,7 +272,7 @@ class Loop:
                 self._executor.cancel([key])  # its process waits for a next job that was not granted
             if self._checkpoints is not None:
                 self._checkpoints.remove_rest_of(judged)
-            self._await_slots(granted)
+            self._waiting |= {job.key: job for job in granted}
             self._act()
             for observer in self._observers:
                 observer.on_report(judged, granted)
@@ -312,16 +312,12 @@ class Loop:
         if inventory != self._inventory:
             self._inventory = inventory
         self._homeless = self._placer.update(self._inventory)
-        self._await_slots(self.study.set_capacity(self._placer.capacity()))
-
-    def _await_slots(self, granted: Iterable[Job]) -> None:
-        self._waiting |= {(job.trial, job.attempt): job for job in granted}
+        self._waiting |= {job.key: job for job in self.study.set_capacity(self._placer.capacity())}
 
     def _synchronize(self) -> None:
         # Let those of the wanted jobs wait that were not submitted, and no others.
-        self._waiting = {}
         begun = self._under_way | self._withdrawn
-        self._await_slots(job for job in self.study.state.wanted() if job.key not in begun)
+        self._waiting = {job.key: job for job in self.study.state.wanted() if job.key not in begun}
 
     def _act(self) -> None:
         # In this order: jobs were granted for the room that removed checkpoints leave.
@@ -380,7 +376,7 @@ class Loop:
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:
                 return
-            self._await_slots(granted)
+            self._waiting |= {job.key: job for job in granted}
 
     # An end before the end.
 

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dis import opname
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -216,8 +215,6 @@ def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) 
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
     seen = [] if raised is None else raised.tb_frame.f_locals.values()
-    if raised is None or opname[raised.tb_frame.f_code.co_code[raised.tb_lasti]] == "RAISE_VARARGS":
-        return ""  # it was raised by a statement of that code
     if not isinstance(asked, str) or asked in names or not any(one is handle or one is handle.params for one in seen):
         return ""
     return f"{PARAMS_HAVE}{'; '.join(filter(None, (some(names) or 'none', did_you_mean(asked, names))))})"

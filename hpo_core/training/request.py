@@ -77,7 +77,7 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     mps: bool = False
     """True if the worker is to share a GPU among jobs through MPS, where it can."""
     log_limit: int = 10_000_000
-    """Maximum size of the attempt's log in bytes: its first fifth, and its end."""
+    """Maximum size of the attempt's log in bytes: its beginning; and 4 KiB of its end."""
     grace: float = GRACE
     zygote_timeout: float = 60.0
     """Seconds without an answer after which the zygote, which owns the child process, is killed."""

@@ -98,7 +98,8 @@ class TrainerPool:
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
         try:
-            self._make_room(request, trainer)
+            if any(one.waiting[0] for one in (trainer, *self._idle)):
+                self._make_room(request, trainer)
             return trainer.run(request)
         finally:
             with self._lock:

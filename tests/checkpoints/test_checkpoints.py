@@ -13,7 +13,6 @@ from hpo_core.checkpoints.retention import Hold, LiveCheckpoints, promotion_chan
 from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
 from hpo_core.model.trial import Checkpoint, Job, Report, Rung
 from hpo_core.replay.audit import audit
-from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
 from hpo_core.views.states import trial_story
@@ -66,16 +65,6 @@ class Disk(World):
             assert set(self.files) == live.uris
             searching = set(study.state.running)
             assert not set(study.method.ruled_out) & searching, "ruled out, and goes on"
-
-
-def in_turn(study: Study, losses: list[float], size: int = 100) -> list[list[Any]]:
-    """One worker, results in the order of the grants; the facts of each entry."""
-    jobs = study.set_capacity(1)
-    for loss in losses:
-        (job,) = jobs
-        jobs = study.tell_report(good(job, loss, size))
-        study.check()
-    return [list(entry.events) for entry in study.journal.entries(study.name)][2:]
 
 
 def removals(study: Study) -> list[tuple[int, int]]:
@@ -290,31 +279,6 @@ def test_a_limit_that_is_too_small_halts_the_study_with_the_cure(limits: dict[st
     assert audit(study.journal.entries("world")).clean
 
 
-def test_checkpoints_of_the_front_are_removed_before_the_study_halts() -> None:
-    study = fresh(spec_of("pareto-random", checkpoints={"max_count": 4}), MemoryJournal())
-    jobs = study.set_capacity(1)
-    while jobs:
-        (job,) = jobs
-        report = completed(job, float(job.trial), checkpoint=written(job))
-        jobs = study.tell_report(msgspec.structs.replace(report, metrics=report.metrics | {"gain": float(job.trial)}))
-        study.check()
-    assert study.status == "finished" and len(study.front) == 12
-    kept = {member.trial for member, _ in study.state.front_checkpoints()}
-    assert 0 in kept and 3 <= len(kept) <= 4, "the incumbent is pinned, the others go from the far end"
-
-
-def test_a_study_without_end_stays_within_its_limit() -> None:
-    world = Disk(8)
-    search = {"method": "asha", "configs": None, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
-    study = fresh(
-        make_spec(search=search, stop={"total_resource": 400}, checkpoints={"max_count": 9}), MemoryJournal(), world
-    )
-    world.through(study)
-    assert study.status == "halted" and world.most_files <= 9
-    events = facts(study.journal.entries("world"), CheckpointRemoved)
-    assert any(0 < event.chance < 1 for event in events) and all(event.chance < 1 for event in events)
-
-
 LIMITS = [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}]
 
 
@@ -331,38 +295,3 @@ def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int
     again = Study.from_entries(entries)
     again.check()
     assert snapshot(again) == snapshot(study) and again.checkpoints.uris == study.checkpoints.uris
-
-
-@pytest.mark.parametrize("name", ["asha", "sha", "pbt"])
-def test_a_rerun_stays_within_the_limit(name: str) -> None:
-    journal = MemoryJournal()
-    source = fresh(spec_of(name), journal, World(5))
-    World(5).play(source)
-    spec = rerun_spec(list(journal.entries("world")), "again")
-    world = Disk(9)
-    study = fresh(
-        spec.model_copy(update={"checkpoints": make_spec(checkpoints={"max_count": 7}).checkpoints}), None, world
-    )
-    world.through(study)
-    assert study.status == "finished" and world.most_files <= 7
-    assert study.state.completed_jobs == source.state.completed_jobs
-
-
-def test_a_reopened_study_removes_the_same_checkpoints() -> None:
-    world, journal = Disk(6), MemoryJournal()
-    study = fresh(make_spec(checkpoints={"max_count": 8}), journal, world)
-    running = world.play(study, steps=25)
-    again = Study.open("world", journal)
-    again.check()
-    report = world.report(running[0])
-    first, second = study.decide, again.decide
-    from hpo_core.model.events import AttemptReported
-
-    def decided(of: Study, decide: Any) -> list[Any]:
-        events = []
-        for event in decide(AttemptReported(report)):
-            of.parts.apply(event)
-            events.append(event)
-        return events
-
-    assert decided(study, first) == decided(again, second)

@@ -13,11 +13,8 @@ from hpo_core.checkpoints import files, storage
 from hpo_core.checkpoints.storage import Removals
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.events import JobCompleted, JobGranted
-from hpo_core.model.trial import Job, Rung
-from hpo_core.training.attempt import run_attempt
 from tests.checkpoints.saving import save
 from tests.faults.test_real_study import Real
-from tests.job_requests import make_request
 from tests.storage_servers import S3, SECRET, Sftp, s3, sftp
 
 TREE = {"weights": np.arange(50_000.0)}
@@ -73,20 +70,6 @@ def test_a_server_that_restarts_costs_no_checkpoint(served: tuple[S3 | Sftp, str
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_is_no_bad_checkpoint(
-    served: tuple[S3 | Sftp, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, base = served
-    saved = save(tmp_path, uri(base, 1), TREE, resource=1)
-    server.stop()
-    with pytest.raises(StorageError, match="cannot be read"), storage.local_copy(saved.uri, retry_seconds=0.5):
-        pass
-    with pytest.raises(StorageError, match="cannot be written"):
-        storage.write(uri(base, 2), [memoryview(b"x")], retry_seconds=0.5)
-    server.start()
-
-
-@pytest.mark.slow
 def test_a_bucket_that_is_not_there_is_told_and_not_made(on_s3: S3, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="there is no no-such-bucket"):
         storage.check_base("s3://no-such-bucket-anywhere/hpo/study")
@@ -132,24 +115,6 @@ def train(trial):  # type: ignore[no-untyped-def]
     trial.track(counter=Counter())
     for _ in trial.steps():
         trial.report(loss=1.0)
-
-
-@pytest.mark.slow
-def test_a_job_reads_and_writes_its_checkpoint_once(on_s3: S3, tmp_path: Path) -> None:
-    """hpo_core/checkpoints/README.md has these figures."""
-    base, checkpoint = "s3://bucket/hpo/s", None
-    for attempt, target in enumerate((1, 3, 9)):
-        for counted in (on_s3.requests, on_s3.read, on_s3.written):
-            counted.clear()
-        job = Job(7, attempt, Rung(0, attempt), target, {}, checkpoint)
-        report = run_attempt(train, make_request(
-            study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
-        ))  # fmt: skip
-        before, checkpoint = checkpoint, report.checkpoint
-        assert checkpoint is not None, report
-        assert sum(on_s3.written.values()) == checkpoint.size > 400_000
-        assert sum(on_s3.read.values()) == (0 if before is None else before.size)
-        assert on_s3.requests == ({} if before is None else {"GET": 1}) | {"PUT": 1, "HEAD": 1}
 
 
 @pytest.mark.slow

@@ -126,13 +126,6 @@ def fork_that_raises(trial):
     os.waitpid(pid, 0)
 
 
-def fork_that_exits(trial):
-    pid = os.fork()
-    if pid == 0:
-        sys.exit(5)
-    trial.report(loss=float(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
-
-
 def exit_function_once(trial):
     import atexit
 

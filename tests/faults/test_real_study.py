@@ -25,7 +25,7 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.dask_processes import DaskProcesses
+from tests.dask_processes import DaskProcesses, trainings_of
 from tests.flows.conftest import LIMIT, at_load
 
 ROOT = Path(__file__).parents[2]
@@ -184,14 +184,14 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
 def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two"):
         dask_processes.add_worker(name)
-    real = Real(tmp_path, configs=10, cluster=dask_processes.cluster)
+    real = Real(tmp_path, configs=20, cluster=dask_processes.cluster)
     process = real.start()
     real.wait_for_entries(6, process)
 
     def kill_one(what: str, find: Callable[[], list[psutil.Process]]) -> None:
         deadline = time.monotonic() + LIMIT
-        while True:  # between two jobs a zygote has no child; and processes end while they are looked at
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        while True:  # between two jobs a zygote trains nothing; and processes end while they are looked at
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
                 if found := find():
                     os.kill(found[0].pid, signal.SIGKILL)
                     return
@@ -201,7 +201,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
     def that_train() -> list[tuple[psutil.Process, psutil.Process]]:
         """A worker and the child of its zygote, whose job cannot end any more before they do."""
         for worker in dask_processes.training():
-            for child in (child for zygote in worker.children() for child in zygote.children()):
+            for child in (child for zygote in worker.children() for child in trainings_of(zygote)):
                 child.suspend()
                 if child.status() == psutil.STATUS_STOPPED:
                     return [(worker, child)]

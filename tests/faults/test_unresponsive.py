@@ -16,11 +16,10 @@ import psutil
 import pytest
 
 from hpo_core import Study
-from hpo_core.model.events import AttemptFailed, ClockTicked, JobGranted
-from hpo_core.replay.audit import audit
+from hpo_core.model.events import AttemptFailed, JobGranted
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
-from tests.dask_processes import DaskProcesses
+from tests.dask_processes import DaskProcesses, trainings_of
 from tests.faults.test_real_study import Real, descendants
 from tests.flows.conftest import LIMIT, at_load
 
@@ -40,11 +39,11 @@ def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], r
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The zygotes that run a child."""
-    return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if zygote.children()]
+    return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if trainings_of(zygote)]
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for zygote in zygotes_of(process) for child in zygote.children()]
+    return [child for zygote in zygotes_of(process) for child in trainings_of(zygote)]
 
 
 def outcomes(real: Real) -> Counter[str]:
@@ -109,50 +108,6 @@ def pair(dask_processes: DaskProcesses) -> DaskProcesses:
     for name in ("one", "two"):
         dask_processes.add_worker(name)
     return dask_processes
-
-
-@pytest.mark.slow
-def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real], pair: DaskProcesses) -> None:
-    real = make(timeout=60, cluster=pair.cluster)
-    process = real.start()
-    real.wait_for_entries(6, process)
-    worker = eventually(pair.training, process, real)[0]
-    worker.suspend()
-    before = real.entries()
-    real.wait_for_entries(before + 4, process)  # the other one goes on
-    time.sleep(10)
-    worker.resume()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert not outcomes(real), messages(real)
-
-
-@pytest.mark.slow
-def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
-    """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
-    real = make(
-        search=RANDOM,
-        training={"timeout": 20, "stall_timeout": 20},
-        stop={"seconds": 3600},
-    )
-    process = real.start()
-    real.wait_for_entries(4, process)
-    eventually(lambda: len(children_of(process)) == 2, process, real)
-    everything = [psutil.Process(process.pid), *all_below(process)]
-    for one in everything:
-        one.suspend()
-    time.sleep(24)
-    for one in everything:  # those that watch come first
-        one.resume()
-    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    real.assert_whole()
-    assert not outcomes(real), messages(real)
-    entries = list(real.home.open_journal().entries("real"))
-    stood_still = sum(one.stimulus.stood_still for one in entries if isinstance(one.stimulus, ClockTicked))
-    assert 18 < stood_still < 40
-    passed = entries[-1].time - entries[0].time
-    assert Study.from_entries(entries).rules.seconds <= passed - stood_still + 0.1
-    assert audit(entries).clean
 
 
 def with_children(workers: list[psutil.Process]) -> list[psutil.Process]:

@@ -205,17 +205,3 @@ def leaves(trial):
     """Leaves a tensor on the GPU in a variable of its module."""
     LEFT.append(torch.ones(MIB, device="cuda"))
     trial.report(loss=0.0)
-
-
-def compiled(trial):
-    """A step that torch compiles."""
-    model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU(), torch.nn.Linear(16, 1)).cuda()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trial.track(model=model, optimizer=optimizer)
-    step = torch.compile(lambda x: model(x).pow(2).mean())
-    for _ in trial.steps():
-        optimizer.zero_grad()
-        loss = step(torch.randn(32, 16, device="cuda"))
-        loss.backward()
-        optimizer.step()
-        trial.report(loss=loss)

@@ -17,7 +17,6 @@ from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
-from tests.checkpoints.saving import save
 from tests.job_requests import make_request
 
 pytestmark = [
@@ -164,22 +163,6 @@ def test_the_same_bits_where_cuda_is_first_used_within_the_loop(bench):
     assert differing(bench, whole, part) == []
 
 
-@pytest.mark.parametrize("do", ["network", "late"])
-def test_without_the_cuda_generators_the_bits_would_differ(bench, do):
-    whole = bench.completed(do, trial=1, target=2)
-    first = bench.completed(do, trial=2, target=1).checkpoint
-    state = checkpoints.load(bench.folder, first)
-    del state["random"]["cuda"]
-    forgetful = save(bench.folder, "checkpoints/forgetful.safetensors", state, resource=1)
-    rest = {"trial": 2, "rung": 1, "target": 2}
-    faithful = bench.completed(do, checkpoint=first, **rest)
-    assert faithful.metrics == whole.metrics
-    assert differing(bench, whole, faithful) == []
-    other = bench.completed(do, checkpoint=forgetful, attempt=1, **rest)
-    assert other.metrics["drawn"] != whole.metrics["drawn"]
-    assert any(name.startswith("/tracked/model") for name in differing(bench, whole, other))
-
-
 def test_the_seed_reaches_the_gpu(bench):
     one, same, other = (bench.completed("late", trial=trial, seed=seed) for trial, seed in ((1, 5), (2, 5), (3, 6)))
     assert one.metrics == same.metrics
@@ -214,31 +197,6 @@ def test_an_objective_that_touches_the_gpu_at_import_is_refused(tmp_path, touch)
     told = "module 'mine' used CUDA while it was imported.*training function"
     with contextlib.closing(Trainer("mine:train", (str(tmp_path),))) as mine, pytest.raises(ObjectiveError, match=told):
         mine.prepare()
-
-
-def test_what_an_objective_may_do_at_import(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import torch\n"
-        "COUNT = torch.cuda.device_count() if torch.cuda.is_available() else 0\n"
-        "DEVICE = torch.accelerator.current_accelerator()\n"
-        "torch.cuda.manual_seed_all(1)\n"
-        "torch.backends.cudnn.benchmark = False\n"
-        "torch.set_float32_matmul_precision('high')\n"
-        "SCALER = torch.amp.GradScaler('cuda')\n"
-        "def train(trial): trial.report(loss=torch.full((COUNT,), 3.0, device=DEVICE).mean())\n"
-    )
-    request = make_request(
-        study="s",
-        job=Job(0, 0, Rung(0, 0), 1, {}),
-        objective="mine:train",
-        metric="loss",
-        seed=1,
-        folder=str(tmp_path),
-        pythonpath=(str(tmp_path),),
-    )
-    with contextlib.closing(Trainer("mine:train", (str(tmp_path),))) as trainer:
-        report = trainer.run(request)
-    assert (report.outcome, report.metrics) == (Outcome.COMPLETED, {"loss": 3.0}), report.message
 
 
 def test_out_of_memory_is_named_and_the_worker_goes_on(bench, used):
@@ -312,16 +270,6 @@ def test_memory_comes_back_however_a_child_ends(tmp_path, used, end, outcome):
         assert eventually(lambda: used() < before + SLACK)
         if end != "close":
             bench.completed("first_touch", trial=5)
-
-
-def test_every_half_precision_bit_comes_back_on_the_gpu_and_on_the_cpu(bench):
-    first = bench.completed("halves").checkpoint
-    tracked = checkpoints.load(bench.folder, first)["tracked"]  # here: on the CPU
-    assert {value.device.type for value in tracked["made"].values()} == {"cpu"}
-    assert objectives().unlike(tracked["made"], objectives().Halves("cpu").state) == []
-    assert tracked["model"]["weight"].dtype == torch.bfloat16
-    second = bench.completed("halves", rung=1, target=2, checkpoint=first).checkpoint
-    bench.completed("halves", rung=2, target=3, checkpoint=second)
 
 
 def test_a_checkpoint_of_the_gpu_goes_on_where_there_is_none(bench, monkeypatch):

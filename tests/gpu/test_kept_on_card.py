@@ -21,8 +21,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU that this torch can use"),
 ]
-CONTEXT = 1024 * MIB
-"""More than a context holds, with what libraries keep for themselves."""
 
 
 class Kept:
@@ -90,14 +88,6 @@ def test_attempts_of_a_process_that_stays_have_the_bits_of_fresh_ones(kept, do, 
     assert kept.waiting == process
 
 
-def test_a_process_that_waits_holds_its_context_alone_and_little_of_what_it_took(kept, used):
-    before = used()
-    kept.run("process", mib=3072)
-    assert kept.waiting and used() < before + CONTEXT
-    kept.trainer.close()
-    assert eventually(lambda: used() < before + SLACK)
-
-
 def test_memory_of_the_gpu_that_is_left_ends_the_process(kept, used):
     before = used()
     kept.run("leaves")
@@ -110,17 +100,6 @@ def test_a_process_that_stays_keeps_to_the_share_of_each_attempt(kept):
     found = [kept.run("process", share=share(memory=gib * 1024 * MIB), mib=3072).metrics for gib in (8, 2, 8)]
     assert len({each["pid"] for each in found}) == 1
     assert [each["taken"] for each in found] == [1.0, 0.0, 1.0]
-
-
-def test_one_that_begins_alone_on_a_gpu_has_waiting_processes_ended(tmp_path, used):
-    before, pool = used(), TrainerPool()
-    with contextlib.ExitStack() as stack:
-        stack.callback(pool.close_all)
-        Kept(pool, tmp_path).run("process", share=share())
-        assert pool.processes()
-        Kept(pool, tmp_path / "other").run("process", process="fresh", share=share(alone=True), threads=1)
-        assert not pool.processes()
-        assert eventually(lambda: used() < before + SLACK)
 
 
 @pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs an NVIDIA GPU with nvidia-cuda-mps-control")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,18 +56,3 @@ class PostgreSQLHost:
             return False
         finally:
             engine.dispose()
-
-
-def web_service(host: Host, port: int, *command: str | Path, **environment: str) -> Process:
-    """Start a module that serves HTTP, and return once it answers."""
-    process = host.python(*command, env=environment, log=f"{command[0]}.log")
-    look = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{port}/health', timeout=5)"
-    if "prefect" in str(command[0]):
-        look = look.replace("/health", "/api/health")
-
-    def answers() -> bool:
-        asked = host.start(sys.executable, "-c", look, log="asked.log")
-        return asked.wait() == 0
-
-    until(answers, process)
-    return process

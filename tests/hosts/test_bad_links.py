@@ -9,7 +9,6 @@ import pytest
 
 from tests.hosts.conftest import MakeLab
 from tests.hosts.studies import Cluster, FarStudy
-from tests.hosts.test_worker_cut import PATIENT
 
 pytestmark = pytest.mark.slow
 SHORT = {"method": "asha", "configs": 8, "min_resource": 2, "max_resource": 18, "reduction_factor": 3}
@@ -38,19 +37,3 @@ def test_bad_links_of_all_hosts_lose_no_attempt(make_lab: MakeLab, shared: Path,
     shared_results = results[0].keys() & results[1].keys()
     assert len(shared_results) >= 8
     assert {key: results[0][key] for key in shared_results} == {key: results[1][key] for key in shared_results}
-
-
-@pytest.mark.parametrize(("source", "target"), [("h3", "h1"), ("h1", "h3")])
-def test_a_link_that_is_cut_in_one_direction_for_20_s_loses_nothing(
-    make_lab: MakeLab, shared: Path, source: str, target: str
-) -> None:
-    lab = make_lab(4)
-    cluster = Cluster(lab, shared, scheduler="h1", workers="h3 h4", settings=PATIENT)
-    study = FarStudy(shared, cluster, env=PATIENT, search={"method": "random", "configs": 4, "max_resource": 25})
-    process = study.tune("h2")
-    study.until(lambda: study.training("h3"), process)
-    lab.cut_one_way(source, target)
-    time.sleep(20)
-    lab.heal()
-    study.end(process)
-    study.whole(lost=0)

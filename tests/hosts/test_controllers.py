@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import signal
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +9,7 @@ import pytest
 
 from hpo_core.model.events import JobCompleted
 from tests.hosts.conftest import MakeLab
-from tests.hosts.lab import Host, Process
+from tests.hosts.lab import Process
 from tests.hosts.services import PostgreSQLHost
 from tests.hosts.studies import LIMIT, Cluster, FarStudy
 from tests.hosts.test_worker_cut import PATIENT
@@ -131,43 +127,3 @@ except OSError:
     runs = []  # it is still starting
 print(*(run["name"] for run in runs))
 """
-
-
-def prefect_of(host: Host, process: Process) -> list[str]:
-    """Names of the flow runs that a controller's Prefect shows, asked on its host."""
-    said = " ".join(process.said.split())  # rich breaks lines
-    told = re.findall(r"Prefect UI while it runs: (\S+) \(password: see auth in (\S+)\)", said)
-    return host.run(sys.executable, "-c", SHOWN, *told[-1]).split() if told else []
-
-
-def test_two_controllers_on_two_hosts_of_one_home_drive_two_studies_and_the_second_of_one_is_refused(
-    make_lab: MakeLab, shared: Path
-) -> None:
-    """Each host has its Prefect server, with a database of its own: SQLite is no database of two hosts."""
-    lab = make_lab(6)
-    database = PostgreSQLHost(lab["h5"])
-    cluster = Cluster(lab, shared, scheduler="h1", workers="h3 h4")
-    search = {"method": "asha", "configs": 400, "min_resource": 4, "max_resource": 36, "reduction_factor": 3}
-    one, two = (
-        FarStudy(shared, cluster, database=database, name=name, seconds=0.5, share=True, prefect="jobs", search=search)
-        for name in ("one", "two")
-    )
-    processes = {"h2": one.tune("h2"), "h6": two.tune("h6")}
-    for host, study in (("h2", one), ("h6", two)):
-        process = processes[host]
-        shown = study.until(lambda host=host, process=process: prefect_of(lab[host], process), process)  # type: ignore[misc]
-        assert shown == [f"tune-{study.name}"]
-    refused = one.resume("h6")
-    assert refused.wait(LIMIT) != 0
-    assert re.search(r"Study 'one' is being driven by process \d+ on h2", refused.said), refused.said
-    told = lab["h6"].run(sys.executable, "-m", "hpo_flows", "status", "one", "--json", env=two.env)
-    assert json.loads(told)["status"] == "running"
-    for process in processes.values():
-        process.send_signal(signal.SIGINT)
-    for host, study in (("h2", one), ("h6", two)):
-        study.end(processes[host], 130)
-        study.clean()
-        assert "lost" not in [outcome for outcome, _ in study.failures()]
-        study.until(lambda host=host: not lab[host].processes(), None)  # type: ignore[misc]
-    both = one.results().keys() & two.results().keys()
-    assert both and {key: one.results()[key] for key in both} == {key: two.results()[key] for key in both}

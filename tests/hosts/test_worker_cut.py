@@ -59,21 +59,3 @@ def test_beyond_the_limit_the_attempt_is_lost_once_and_its_late_result_is_refuse
     assert "gave no sign of life for 15 s" in study.failures()[0][1]
     address = study.lab["h3"].address
     assert [event for event in study.events(JobCompleted) if event.started > healed and address in event.worker]
-
-
-def test_with_dasks_own_limit_a_worker_that_is_cut_ends_by_itself(make_lab: MakeLab, shared: Path) -> None:
-    """Dask closes a connection after 30 s; the worker then ends, and its trainings with it, while it is cut."""
-    study, process = begun(make_lab, shared, {})
-    host = study.lab["h3"]
-    study.lab.cut("h3")
-    cut = time.monotonic()
-    study.until(study.failures, process, 300)
-    lost = time.monotonic() - cut
-    study.until(lambda: not study.training("h3", within=5), process, 300)
-    study.until(lambda: not host.processes("dask"), process, 300)
-    print(f"lost after {lost:.0f} s, ended after {time.monotonic() - cut:.0f} s")
-    assert not host.processes()
-    study.lab.heal("h3")
-    study.cluster.start_worker("h3")
-    study.end(process)
-    study.whole(lost=1)

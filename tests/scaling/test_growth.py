@@ -11,13 +11,13 @@ from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
-from hpo_core.model.trial import Checkpoint, Job, Outcome
+from hpo_core.model.trial import Checkpoint, Job
 from hpo_core.pool.division import Member, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size
-from tests.conftest import completed, failed, fresh, make_spec
+from tests.conftest import completed, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 64}
 FOUR = {2: 1.9, 4: 3.4, 8: 4.0}
@@ -95,16 +95,6 @@ def test_a_job_keeps_its_size_and_the_next_one_has_another() -> None:
     study.check()
 
 
-def test_a_job_that_is_tried_again_is_sized_anew() -> None:
-    study = fresh(growing(search=straight(2)))
-    jobs = study.set_capacity(8)
-    assert sizes(jobs) == [4, 4]
-    study.set_capacity(2)
-    assert not study.tell_report(failed(jobs[0], Outcome.LOST)), "the other one still holds all"
-    again = study.tell_report(failed(jobs[1], Outcome.LOST))
-    assert sizes(again) == [1, 1]
-
-
 @pytest.mark.parametrize("scaling", [{"speedups": FOUR}, {}])
 def test_a_growing_study_ends_is_audited_and_trained_again(scaling: dict[str, Any]) -> None:
     clock = VirtualClock()
@@ -120,19 +110,6 @@ def test_a_growing_study_ends_is_audited_and_trained_again(scaling: dict[str, An
     again = Study.create(rerun_spec(entries, "again"), clock=clock)
     simulated(again, clock, 9, float).run()
     assert {(grant.trial, grant.target): grant.demand.slots for grant in granted(again)} == record
-
-
-def test_the_rerun_of_a_job_that_was_tried_again_has_the_size_that_gave_its_result() -> None:
-    study = fresh(growing(search=straight(1)))
-    (job,) = study.set_capacity(8)
-    study.set_capacity(2)
-    (again,) = study.tell_report(failed(job, Outcome.LOST))
-    study.tell(again, {"loss": 1.0})
-    assert (sizes([job]), sizes([again])) == ([4], [2])
-    rerun = Study.create(rerun_spec(list(study.journal.entries(study.name)), "again"))
-    assert sizes(rerun.set_capacity(8)) == [2]
-    fewer = Study.create(rerun_spec(list(study.journal.entries(study.name)), "fewer"))
-    assert sizes(fewer.set_capacity(1)) == [1], "what there is, instead of waiting for ever"
 
 
 def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
@@ -202,8 +179,3 @@ def test_scaling_without_growing_trials_is_refused() -> None:
         growing({"speedups": {2: 1.1, 4: 3.4, 8: 7.0}}, cluster={"kind": "local", "workers": 3})
     with pytest.raises(SpecError, match="packing"):
         growing(packing=True)
-
-
-def test_the_setting_survives_the_journal() -> None:
-    spec = growing({"speedups": FOUR})
-    assert StudySpec.from_journal(spec.plain()) == spec

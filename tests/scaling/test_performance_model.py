@@ -15,7 +15,6 @@ from benchmarks.performance_model import (
     FittedModel,
     LayerModel,
     Link,
-    Work,
     corrected,
     fitted,
     rounds,
@@ -115,12 +114,6 @@ def test_the_corrected_model_meets_both_measured_times() -> None:
     assert kappa(speedups(better, doublings(64))) < kappa(speedups(model, doublings(64)))
 
 
-def test_a_correction_never_makes_communication_negative() -> None:
-    better = corrected(nin(256), {1: 100.0, 2: 40.0})
-    assert better.communication == 0
-    assert speedups(better, (2, 4))[4] <= 4
-
-
 def test_one_measured_time_alone_keeps_the_speedups_unless_its_steps_are_known() -> None:
     model = nin(256)
     slower = 2 * model.step(1).compute
@@ -151,8 +144,3 @@ def test_measured_times_that_say_nothing_are_refused(measured: dict[int, float])
         fitted(measured)
     with pytest.raises(ValueError, match="one of 1 GPU"):
         corrected(nin(256), measured)
-
-
-def test_tiny_work_takes_a_tick_of_the_clock() -> None:
-    assert K40.seconds(Work(1, (4,))) == pytest.approx(2 / 745e6)
-    assert K40.seconds(Work(0, ())) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from stub_gpu_objectives import use_gpu
-from torch.utils.data import DataLoader, TensorDataset
 
 INPUTS = torch.linspace(-1.0, 1.0, 48).reshape(12, 4)
 TARGETS = INPUTS.sum(1, keepdim=True).sin()
@@ -29,22 +28,6 @@ def train(trial):
         with torch.no_grad():
             loss = torch.nn.functional.mse_loss(model(INPUTS), TARGETS)
         trial.report(loss=float(loss), size=float(np.random.random()))
-
-
-def train_with_loader(trial):
-    """Batches come from processes of the training."""
-    use_gpu()
-    data = DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=4, shuffle=True, num_workers=2)
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"])
-    trial.track(model=model, optimizer=optimizer)
-    for _ in trial.steps():
-        for x, y in data:
-            optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(model(x), y)
-            loss.backward()
-            optimizer.step()
-        trial.report(loss=float(loss))
 
 
 def load(path):

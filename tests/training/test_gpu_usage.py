@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -115,27 +113,6 @@ def test_the_limit_of_an_attempt_on_a_card_is_lowered_while_it_runs(cards: Cards
 
 
 @pytest.mark.slow
-def test_other_processes_of_the_card_are_not_counted(cards: Cards, library: Path) -> None:
-    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        cards.hold(sleeper.pid, "GPU-b", 20 * GIB, percent=50)
-        (report,) = run(cards, library, ({"memory": 6 * GIB, "percent": 30}, share(6 * GIB)))
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    assert report.usage is not msgspec.UNSET
-    assert report.usage.device_memory == 6 * GIB
-    assert report.usage.compute == pytest.approx(0.3, abs=0.05)
-
-
-@pytest.mark.slow
-def test_a_card_that_is_held_and_not_used_has_no_compute(cards: Cards, library: Path) -> None:
-    (report,) = run(cards, library, ({"memory": 6 * GIB, "percent": 0}, share(6 * GIB)))
-    assert report.usage is not msgspec.UNSET
-    assert (report.usage.device_memory, report.usage.compute) == (6 * GIB, 0.0)
-
-
-@pytest.mark.slow
 def test_what_nobody_tells_is_not_known(cards: Cards, library: Path) -> None:
     params = {"memory": 6 * GIB, "percent": 30, "seconds": 0.5}
     cards.show_foreign_ids()
@@ -148,20 +125,3 @@ def test_what_nobody_tells_is_not_known(cards: Cards, library: Path) -> None:
     assert absent.outcome is Outcome.COMPLETED and absent.usage is not msgspec.UNSET
     assert (absent.usage.device_memory, absent.usage.compute) == (None, None)
     assert absent.usage.memory > 0
-
-
-@pytest.mark.slow
-def test_a_card_that_is_lost_while_it_trains_leaves_what_was_seen(cards: Cards, library: Path) -> None:
-    def lose() -> None:
-        until = time.monotonic() + 600
-        while not list((cards.folder / "processes").iterdir()) and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(4)
-        cards.put("GPU-b", name="NVIDIA H100 80GB HBM3", state="lost")
-
-    loser = threading.Thread(target=lose)
-    loser.start()
-    (report,) = run(cards, library, ({"memory": 6 * GIB, "percent": 30, "seconds": 8}, share(6 * GIB)))
-    loser.join()
-    assert report.outcome is Outcome.COMPLETED and report.usage is not msgspec.UNSET
-    assert report.usage.device_memory == 3 * GIB  # its second step holds more, and nobody sees it

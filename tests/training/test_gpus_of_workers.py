@@ -76,18 +76,6 @@ def test_a_process_that_waits_on_one_gpu_is_not_ended_for_an_attempt_on_another(
     assert pool.run(request(tmp_path, 3, "3", "kept")).metrics["pid"] == other
 
 
-@pytest.mark.slow
-def test_a_start_prepares_every_gpu_of_a_large_machine(pool: TrainerPool, tmp_path: Path) -> None:
-    """A limit on idle trainers for all GPUs together would have those of the first ones ended again."""
-    request(tmp_path, 0, "")
-    for gpu in range(10):
-        pool.prepare("shows_gpu:train", (str(tmp_path),), gpu=str(gpu))
-    idle = [trainer.gpu for trainer in pool._idle]
-    assert sorted(idle, key=int) == [str(gpu) for gpu in range(10)]
-    pool.prepare("shows_gpu:train", (str(tmp_path),), gpu="3")
-    assert sorted(trainer.gpu for trainer in pool._idle) == sorted(idle), "one for each: the others were left alone"
-
-
 def test_what_runs_on_a_worker_is_ended_alone(pool: TrainerPool, tmp_path: Path) -> None:
     (tmp_path / "waits.py").write_text("import time\ndef train(trial):\n    time.sleep(3600)\n")
     waiting = [

@@ -159,26 +159,6 @@ def test_equal_parameters_continue_the_parents_training_to_the_bit(run, optimize
     assert last.rates == whole.rates[6:]
 
 
-def test_changed_momentum_and_weight_decay_apply(run):
-    def make(trial):
-        weight = nn.Parameter(torch.ones(3))
-        p = trial.params
-        optimizer = torch.optim.AdamW([weight], lr=p["lr"], betas=(p["beta"], 0.999), weight_decay=p["decay"])
-        trial.track(optimizer=optimizer)
-        made.append(optimizer)
-        for _ in trial.steps():
-            weight.grad = torch.ones(3)
-            optimizer.step()
-            trial.report(loss=1)
-
-    made = []
-    start = run(make, 0, 2, lr=0.1, beta=0.9, decay=0.0)
-    run(make, 1, 4, start, lr=0.1, beta=0.5, decay=0.3)
-    group = made[1].param_groups[0]
-    assert (group["lr"], group["betas"], group["weight_decay"]) == (0.1, (0.5, 0.999), 0.3)
-    assert made[1].state[group["params"][0]]["step"] == 4, "the moments are the parent's, their age too"
-
-
 def test_a_rate_that_the_loop_lowered_begins_anew_where_parameters_changed(run):
     def make(trial):
         weight = nn.Parameter(torch.ones(1))

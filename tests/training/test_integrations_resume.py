@@ -14,10 +14,8 @@ from tests.job_requests import make_request
 pytestmark = pytest.mark.slow
 
 LIGHTNING = '''
-import itertools
 import torch
 import pytorch_lightning as pl
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, TensorDataset
 from hpo_core.integrations.lightning import TrialCallback
 
@@ -59,20 +57,15 @@ class Net(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def fit(trial, module=None, callbacks=(), data=None, loader=None, source=DATA, **settings):
+def fit(trial, module=None, callbacks=(), loader=None, source=DATA, **settings):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = pl.Trainer(callbacks=[*callbacks, TrialCallback(trial)], enable_model_summary=False,
                          default_root_dir=trial.folder, **{"max_epochs": 9} | quiet | settings)
-    loaders = [DataLoader(source, 16, shuffle=True, **loader or {}), DataLoader(DATA, 16)] if data is None else []
-    trainer.fit(module or Net(), *loaders, datamodule=data)
+    trainer.fit(module or Net(), DataLoader(source, 16, shuffle=True, **loader or {}), DataLoader(DATA, 16))
 
 
 def plain(trial):
     fit(trial)
-
-
-def accumulated(trial):
-    fit(trial, accumulate_grad_batches=2, gradient_clip_val=0.5, num_sanity_val_steps=0)
 
 
 class Plateau(Net):
@@ -84,22 +77,6 @@ class Plateau(Net):
 
 def plateau(trial):
     fit(trial, Plateau())
-
-
-class Averaged(Net):
-    def __init__(self):
-        super().__init__()
-        self.average = AveragedModel(self.layers, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-
-    def on_train_batch_end(self, *_):
-        self.average.update_parameters(self.layers)
-
-    def validation_step(self, batch, _):
-        self.log("val_loss", torch.nn.functional.mse_loss(self.average(batch[0]), batch[1]))
-
-
-def averaged(trial):
-    fit(trial, Averaged())
 
 
 class Shrinking(pl.Callback):
@@ -129,19 +106,6 @@ def lost_callback(trial):
     fit(trial, callbacks=[Shrinking()])
 
 
-class Carrying(Net):
-    def __init__(self):
-        super().__init__()
-        self.factors = itertools.cycle([1.0, 0.5, 0.25])
-
-    def on_train_epoch_start(self):
-        self.scale = next(self.factors)
-
-
-def lost_attribute(trial):
-    fit(trial, Carrying())
-
-
 class Hooked(Shrinking):
     def on_save_checkpoint(self, trainer, module, checkpoint):
         checkpoint["epochs"] = self.epochs
@@ -158,48 +122,6 @@ def fresh_workers(trial):
     fit(trial, source=Noisy(), loader={"num_workers": 1})
 
 
-def persistent_workers(trial):
-    fit(trial, source=Noisy(), loader={"num_workers": 1, "persistent_workers": True})
-
-
-def own_generator(trial):
-    fit(trial, loader={"generator": torch.Generator().manual_seed(5)})
-
-
-class Data(pl.LightningDataModule):
-    def __init__(self):
-        super().__init__()
-        self.batches = 0
-
-    def train_dataloader(self):
-        return DataLoader(DATA, 16, shuffle=True)
-
-    def val_dataloader(self):
-        return DataLoader(DATA, 16)
-
-    def on_before_batch_transfer(self, batch, _):
-        self.batches += 1
-        return [batch[0] / self.batches, batch[1]]
-
-
-class KeptData(Data):
-    def state_dict(self):
-        return {"batches": self.batches}
-
-    def load_state_dict(self, state):
-        self.batches = state["batches"]
-
-
-def kept_data(trial):
-    fit(trial, data=KeptData())
-
-
-def lost_data(trial):
-    fit(trial, data=Data())
-
-
-def own_files(trial):
-    fit(trial, enable_checkpointing=True)
 '''
 
 HUGGING_FACE = '''
@@ -215,19 +137,7 @@ ROWS = [
 ]
 
 
-class Masked(torch.utils.data.Dataset):
-    """Hides a random token in the process that reads it: a worker."""
-
-    def __len__(self):
-        return len(ROWS)
-
-    def __getitem__(self, place):
-        mask = torch.ones(6, dtype=torch.long)
-        mask[torch.randint(1, 6, ())] = 0
-        return ROWS[place] | {"attention_mask": mask}
-
-
-def fit(trial, callbacks=(), rows=ROWS, **settings):
+def fit(trial, callbacks=(), **settings):
     shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = transformers.BertConfig(**shape, intermediate_size=16, hidden_dropout_prob=0.2)
     settings = {"num_train_epochs": 5, "logging_strategy": "epoch", "lr_scheduler_type": "cosine"} | settings
@@ -237,32 +147,16 @@ def fit(trial, callbacks=(), rows=ROWS, **settings):
     )
     model = transformers.BertForSequenceClassification(configuration)
     train_to_target(trial, transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, eval_dataset=ROWS, callbacks=list(callbacks)))
+        model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=list(callbacks)))
 
 
 def plain(trial):
     fit(trial, warmup_steps=2)
 
 
-def accumulated(trial):
-    fit(trial, gradient_accumulation_steps=2, max_grad_norm=0.1)
-
-
 def plateau(trial):
     fit(trial, lr_scheduler_type="reduce_lr_on_plateau", metric_for_best_model="eval_loss",
         lr_scheduler_kwargs={"patience": 0, "factor": 0.3})
-
-
-def data_order(trial):
-    fit(trial, ignore_data_skip=True, data_seed=4)
-
-
-def fresh_workers(trial):
-    fit(trial, rows=Masked(), dataloader_num_workers=1)
-
-
-def persistent_workers(trial):
-    fit(trial, rows=Masked(), dataloader_num_workers=1, dataloader_persistent_workers=True)
 
 
 class Shrinking(transformers.TrainerCallback):
@@ -307,22 +201,19 @@ def check(folder: Path, text: str, function: str) -> ResumeCheck:
     return check_resume(request, folder / "check")
 
 
-EXACT = ["plain", "accumulated", "plateau", "kept_callback", "fresh_workers"]
+EXACT = ["plain", "plateau", "kept_callback"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="extra 'lightning' is not installed")
 class TestLightning:
-    @pytest.mark.parametrize("function", [*EXACT, "averaged", "kept_data"])
+    @pytest.mark.parametrize("function", [*EXACT, "fresh_workers"])
     def test_what_a_trial_saves_resumes_to_the_bit_without_a_warning(self, tmp_path, function):
         found = check(tmp_path, LIGHTNING, function)
         assert found.exact and not found.warnings, (found.resumed, found.causes)
         assert {"module", "progress", "optimizer_0", "schedule_0"} <= set(found.tracked)
 
-    @pytest.mark.parametrize(
-        "function", ["lost_callback", "lost_attribute", "persistent_workers", "own_generator", "lost_data"]
-    )
-    def test_what_a_trial_does_not_save_differs(self, tmp_path, function):
-        found = check(tmp_path, LIGHTNING, function)
+    def test_what_a_trial_does_not_save_differs(self, tmp_path):
+        found = check(tmp_path, LIGHTNING, "lost_callback")
         assert not found.repeated and "module" in {difference.name for difference in found.resumed}
         assert "Something that the loop changes" in found.causes[0] and not found.by_target
 
@@ -331,25 +222,16 @@ class TestLightning:
         assert "module" in {difference.name for difference in found.resumed}
         assert any("Hooked.on_save_checkpoint is not called" in line for line in found.warnings), found.warnings
 
-    def test_lightning_s_own_checkpoints_are_warned_of_and_change_nothing(self, tmp_path):
-        found = check(tmp_path, LIGHTNING, "own_files")
-        assert (
-            found.same_bits
-            and not found.exact
-            and [line.partition(":")[0] for line in found.warnings] == ["ModelCheckpoint"]
-        )
-
 
 @pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="extra 'huggingface' is not installed")
 class TestHuggingFace:
-    @pytest.mark.parametrize("function", [*EXACT, "data_order"])
+    @pytest.mark.parametrize("function", EXACT)
     def test_what_a_trial_saves_resumes_to_the_bit_without_a_warning(self, tmp_path, function):
         found = check(tmp_path, HUGGING_FACE, function)
         assert found.exact and not found.warnings, (found.resumed, found.causes)
         assert {"model", "optimizer", "schedule"} <= set(found.tracked)
 
-    @pytest.mark.parametrize("function", ["lost_callback", "persistent_workers"])
-    def test_what_a_trial_does_not_save_differs(self, tmp_path, function):
-        found = check(tmp_path, HUGGING_FACE, function)
+    def test_what_a_trial_does_not_save_differs(self, tmp_path):
+        found = check(tmp_path, HUGGING_FACE, "lost_callback")
         assert not found.repeated and "model" in {difference.name for difference in found.resumed}
         assert "Something that the loop changes" in found.causes[0]

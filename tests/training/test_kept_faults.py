@@ -16,7 +16,7 @@ import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
-from hpo_core.training.child.processes import TAG_VARIABLE
+from hpo_core.training.child.processes import TAG_VARIABLE, children
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
@@ -88,13 +88,11 @@ class Bench:
 
     @property
     def zygote(self) -> int:
-        assert self.trainer._zygote is not None
-        return self.trainer._zygote.pid
+        return self.trainer.pid
 
     @property
     def tag(self) -> str:
-        assert self.trainer._zygote is not None
-        return self.trainer._zygote._tag
+        return self.trainer._tag
 
     def busy(self, **changes: Any) -> tuple[int, Callable[[], Report]]:
         """Hang in the process that waits; returns its id, and how to wait for the report."""
@@ -146,17 +144,6 @@ def test_a_process_that_waits_is_replaced_when_it_is_ended_or_stopped(bench: Ben
     os.kill(process, what)
     assert bench.stays() != process
     assert gone(process) and bench.zygote == zygote
-
-
-@pytest.mark.parametrize("what", KILLED_OR_STOPPED)
-def test_no_process_outlives_a_zygote_while_it_waits(bench: Bench, what: signal.Signals) -> None:
-    process, tag, zygote = bench.stays(), bench.tag, bench.zygote
-    os.kill(zygote, what)
-    if what is signal.SIGKILL:
-        eventually(lambda: gone(process) and gone(zygote))
-        assert bench.stays() != process
-    bench.trainer.close()
-    eventually(lambda: not left(tag))
 
 
 def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
@@ -217,6 +204,22 @@ def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal
         worker.kill()
         worker.wait()
     eventually(lambda: not left(tag))
+
+
+def test_a_process_is_forked_ahead_of_its_attempt_and_serves_it_alone(bench: Bench) -> None:
+    def ahead() -> int:
+        return eventually(lambda: children(bench.zygote))[0]
+
+    def trained() -> int:
+        assert bench.run(process="fresh").outcome is Outcome.COMPLETED
+        return int((bench.folder / "scratch/trial-00000/pid").read_text())
+
+    first = trained()
+    second = ahead()
+    assert trained() == second != first and gone(second)
+    third = ahead()
+    os.kill(third, signal.SIGKILL)
+    assert trained() not in (first, second, third)
 
 
 def share(capacity: int, **changes: Any) -> Portion:

@@ -14,18 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pytest
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung, Unit
-from hpo_core.spec import sent_functions as sent
-from hpo_core.spec.sent_functions import function_name
 from hpo_core.training.request import RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.cuda_stub.driver import Driver, build
 from tests.job_requests import make_request
-from tests.training.stub_gpu_objectives import use_gpu
 from tests.training.test_kept_faults import left, waiting_in
 from tests.waiting import eventually, gone
 
@@ -90,7 +86,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[
 def workers(driver: Driver, **changes: Any) -> Iterator[Worker]:
     worker = Worker(driver.folder, driver, **changes)
     yield worker
-    tags = [trainer._zygote._tag for trainer in worker.pool._idle if trainer._zygote is not None]
+    tags = [trainer._tag for trainer in worker.pool._idle if trainer.pid]
     worker.pool.close_all()
     for tag in tags:
         eventually(lambda: not left(tag))  # noqa: B023
@@ -142,31 +138,15 @@ def plain(worker: Worker, **more: Any) -> list[Report]:
     return [worker.run(trial, **more) for trial in range(3)]
 
 
-def growing(worker: Worker, **more: Any) -> list[Report]:
-    """A trial that is promoted twice."""
-    reports = [worker.run(0, target=1, **more)]
-    for attempt, target in ((1, 3), (2, 4)):
-        reports.append(worker.run(0, attempt, target=target, checkpoint=reports[-1].checkpoint, **more))
-    return reports
-
-
 def population(worker: Worker, **more: Any) -> list[Report]:
     """The second trial goes on from the first one's state, with another learning rate (PBT)."""
     first = worker.run(0, target=2, **more)
     return [first, worker.run(1, target=4, checkpoint=first.checkpoint, parent=0, lr=0.03, **more)]
 
 
-def objectives(worker: Worker, **more: Any) -> list[Report]:
-    return plain(worker, more_metrics=("size",), modes=("min", "max"), **more)
-
-
 def packed(worker: Worker, **more: Any) -> list[Report]:
     """Each with another part of the same GPU."""
     return [worker.run(trial, portion=share((trial + 2) * GIB), **more) for trial in range(3)]
-
-
-def loaders(worker: Worker, **more: Any) -> list[Report]:
-    return plain(worker, function="train_with_loader", **more)
 
 
 def hopping(worker: Worker, **more: Any) -> list[Report]:
@@ -193,20 +173,6 @@ def hopping(worker: Worker, **more: Any) -> list[Report]:
     return reports
 
 
-def by_value(worker: Worker, **more: Any) -> list[Report]:
-    """A function of no module, as of a notebook."""
-    factor = 2.0
-
-    def inner(trial: Any) -> None:
-        use_gpu()
-        for _ in trial.steps():
-            trial.report(loss=factor * float(np.random.random()))
-
-    name, folder = function_name(inner), worker.folder / more["study"]
-    sent.keep(name, folder, worker.folder)
-    return plain(worker, function=sent.placed(name, folder), pythonpath=(ROOT,), **more)
-
-
 def gangs(worker: Worker, **more: Any) -> list[Report]:
     """Two ranks on one computer; a gang after another one."""
     reports: dict[tuple[int, int], Report] = {}
@@ -229,7 +195,7 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
     ("way", "processes"),
     [
         (population, 1), (hopping, 1),
-        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (packed, by_value, growing, objectives, loaders)),
+        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (packed,)),
         pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

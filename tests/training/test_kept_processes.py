@@ -79,14 +79,6 @@ def test_globals_stay_as_the_function_left_them(kept: Bench) -> None:
     assert (second, third) == (first + 1, first + 2)
 
 
-@pytest.mark.slow
-def test_settings_of_torch_are_put_back_where_the_function_imports_it(tmp_path: Path) -> None:
-    with bench(tmp_path, "kept_late_objectives:train") as made:
-        first = made.saw("")
-        process = made.waiting
-        assert process and made.saw("") == first and made.waiting == process
-
-
 @pytest.mark.parametrize("do", LEFT)
 def test_what_is_left_running_ends_the_process(kept: Bench, do: str) -> None:
     kept.run("nothing")
@@ -111,12 +103,6 @@ def test_the_check_compares_a_fresh_process_with_one_that_stayed(tmp_path: Path)
     found = checked(tmp_path / "count", "count")
     assert [(one.name, one.what) for one in found.kept] == [("metric loss", "from step 1 on: 1.0 and 2.0")]
     assert not found.repeated and "global variable" in found.causes[0]
-
-
-@pytest.mark.slow
-def test_the_check_says_where_no_process_stays(tmp_path: Path) -> None:
-    (difference,) = checked(tmp_path, "leave").kept
-    assert difference.name == "process" and "left a process" in difference.what
 
 
 COUNTS = """

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hpo_core.model.trial import Job, Rung
-from hpo_core.training.resume_check import ResumeCheck, check_resume, differences, different_metrics, different_parts
+from hpo_core.training.resume_check import ResumeCheck, check_resume, different_metrics, different_parts
 from tests.conftest import make_spec
 from tests.job_requests import make_request
 
@@ -212,19 +212,6 @@ def test_a_function_with_a_limit_of_its_own_is_checked_below_it(tmp_path: Path) 
     assert found.exact and found.steps == 3 and "no more than 5 epochs" in found.no_longer
 
 
-@pytest.mark.slow
-def test_a_study_is_checked_no_further_than_it_trains(tmp_path: Path) -> None:
-    found = check(tmp_path, "late", longest=4)
-    assert (found.steps, found.at, found.exact) == (4, (1, 3), True) and not found.no_longer
-
-
-@pytest.mark.slow
-def test_slow_steps_are_checked_in_a_shorter_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpo_core.training.resume_check.SECONDS", 0.0)
-    found = check(tmp_path, "late")
-    assert found.exact and found.steps == 3 and "a step takes" in found.no_longer
-
-
 def test_the_generator_of_an_environment_is_found(tmp_path: Path) -> None:
     found = check(tmp_path, "environment")
     assert not found.warnings and "a random generator of a loader or an environment" in found.causes[0]
@@ -298,11 +285,3 @@ def test_metrics_differ_from_a_step_on() -> None:
     other = {1: {"loss": 0.5, "seconds": 2.0}, 2: {"loss": 0.26}, 3: {}}
     assert different_metrics(one, other) == {"seconds": (1, 1.0, 2.0), "loss": (2, 0.25, 0.26)}
     assert different_metrics(one, one) == {}
-
-
-def test_reports_alone_that_differ_have_their_own_causes() -> None:
-    (metric,) = differences({"metric loss": 1.0}, {"metric loss": 2.0})
-    check = ResumeCheck(tracked=("model",), repeated=(), resumed=(metric,), by_target=False, warnings=())
-    assert "what is reported depends on something that is not tracked" in check.causes[0]
-    chance = ResumeCheck(tracked=("model",), repeated=(metric,), resumed=(), by_target=False, warnings=())
-    assert "a metric measures time" in chance.causes[0]

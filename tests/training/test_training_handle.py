@@ -285,12 +285,6 @@ def test_a_checkpoint_without_training_state_is_bad(request_of, tmp_path):
     assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
 
 
-def test_requests_are_encoded_exactly(request_of):
-    first = run_attempt(counting, request_of(target=2)).checkpoint
-    request = request_of(checkpoint=first, rate=0.1, units=3, name="x", flag=True, none=None)
-    assert decode_request(encode_request(request)) == request
-
-
 def test_alive_within_a_step_updates_the_progress(request_of):
     said = []
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import decode_report, encode_request
-from hpo_core.training.worker import TrainerPool, train_job, trainers
+from hpo_core.training.worker import train_job, trainers
 from tests.job_requests import changed, make_request
 from tests.waiting import eventually, gone
 
@@ -247,58 +246,6 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
         assert trainers.cancel(str(tmp_path), 0, 0) is False
     finally:
         trainers.close_all()
-
-
-def test_the_trainers_of_all_slots_import_side_by_side(tmp_path):
-    """The first one that is ready is enough to begin; a job that comes before the others are takes one of them."""
-    code = f"""
-        import os, pathlib, time
-        place = pathlib.Path({str(tmp_path)!r})
-        (place / f"{{os.getpid()}}.importing").touch()
-        until = time.monotonic() + 600
-        def wait(is_there):
-            while not is_there():
-                assert time.monotonic() < until
-                time.sleep(0.01)
-        wait(lambda: len(list(place.glob("*.importing"))) == 3)  # one after another, nobody would get on
-        try:
-            (place / "first").touch(exist_ok=False)
-        except FileExistsError:
-            wait((place / "others").exists)
-        def train(trial):
-            trial.report(loss=os.getppid())
-    """
-    (tmp_path / "meeting.py").write_text(textwrap.dedent(code))
-    pool, place = TrainerPool(), (str(tmp_path),)
-    requests = [
-        make_request(
-            study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="meeting:train", metric="loss", seed=1,
-            folder=str(tmp_path), pythonpath=place,
-        )
-        for trial in range(3)
-    ]  # fmt: skip
-    reports = []
-    try:
-        pool.prepare("meeting:train", place, jobs=3, folder=str(tmp_path))
-        assert (len(pool._idle), len(pool._preparing)) == (1, 2)
-        first = pool._idle.pop()
-        threads = [threading.Thread(target=lambda r=r: reports.append(pool.run(r))) for r in requests[:2]]
-        for thread in threads:
-            thread.start()
-        eventually(lambda: len(pool._running) == 2 and not pool._preparing)
-        (tmp_path / "others").touch()
-        for thread in threads:
-            thread.join()
-        reports.append(first.run(requests[2]))
-        first.close()
-        assert len({report.metrics["loss"] for report in reports}) == len(list(tmp_path.glob("*.importing"))) == 3
-        assert len(pool._idle) == 2
-        (tmp_path / "meeting.py").write_text("raise OSError('no data')")
-        with pytest.raises(ObjectiveError, match="no data"):
-            pool.prepare("meeting:train", place, jobs=3, folder=str(tmp_path))
-        eventually(lambda: not pool._idle and not pool._preparing)
-    finally:
-        pool.close_all()
 
 
 def test_the_controller_loads_no_torch():

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement import gpus as control_group
 from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
@@ -89,21 +88,6 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
 
 
-def test_of_foreign_process_ids_nobody_knows_what_waiting_processes_hold(driver: Callable[[Any], None]) -> None:
-    """It is of those that train; where none does, all of it is free."""
-    own: dict[str, list[int]] = {}
-    watch = DeviceWatch("gpu", lambda: own)
-    driver((card(GIB),))
-    look(watch)
-    own["/a"] = [os.getpid()]
-    own[WAITING] = [os.getppid()]
-    driver((card(9 * GIB),))
-    assert look(watch)["GPU-a"]["own"] == {"/a": 8 * GIB}
-    del own["/a"]
-    driver((card(2 * GIB),))
-    assert look(watch)["GPU-a"]["own"] == {WAITING: GIB}
-
-
 def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:
     watch = DeviceWatch("auto", dict)
     driver((card(GIB),))
@@ -135,25 +119,6 @@ def test_processors_are_offered_where_there_is_no_gpu(
     for answer in (NoNvmlError("the driver is not loaded"), ()):
         driver(answer)
         assert [name.partition(":")[0] for name in look(DeviceWatch("auto", dict))] == names
-
-
-def test_studies_with_other_kinds_do_not_take_each_others_watch(
-    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watches: dict[tuple[str, str], DeviceWatch] = {}
-    monkeypatch.setattr(visible_devices, "_watches", watches)
-    driver((card(GIB),))
-    try:
-        for kind in ("gpu", "cpu", "gpu"):
-            assert watch_devices(kind, dict) == ""
-        seen = seen_devices()
-        assert {kind: [facts["gpu"] for facts in devices.values()] for kind, devices in seen.items()} == {
-            "gpu": [True],
-            "cpu": [False],
-        }
-    finally:
-        for watch in watches.values():
-            watch.stop()
 
 
 def test_a_worker_with_a_gpu_of_its_own_tells_of_that_alone(

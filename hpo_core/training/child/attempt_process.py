@@ -1,4 +1,4 @@
-"""AttemptProcess: a process forked by the zygote leaves the zygote's state behind, trains, reports, ends.
+"""AttemptProcess: a forked process leaves the zygote's state behind, waits for its request, trains, reports, ends.
 
 Or it stays (``training.process: kept``): it puts settings back (:class:`KeptState`) and waits for another.
 """
@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from hpo_core.model.devices.inventory import Portion
@@ -54,8 +55,8 @@ class AttemptProcess:
         """True once the study ended the trial while the process waited within the training for its answer."""
         self._inbox = MessageInbox()
 
-    def run(self, request: JobRequest, parent: int, spared: frozenset[int]) -> NoReturn:
-        """Run this attempt, and those that follow; then end.
+    def run(self, parent: int, spared: frozenset[int]) -> NoReturn:
+        """Run an attempt once it is ordered, and those that follow where the process stays; then end.
 
         Args:
             parent: process id of the zygote; the child ends with it.
@@ -64,9 +65,8 @@ class AttemptProcess:
         pid = os.getpid()
         try:
             self._leave_zygote(parent, spared)
-            following: JobRequest | None = request
-            while following is not None:
-                following = self._next() if self._attempt(following, pid) else None
+            while (request := self._next()) is not None and self._attempt(request, pid):
+                pass
             os.close(self._process.result_in)
             threading._shutdown()  # type: ignore[attr-defined]
             atexit._run_exitfuncs()
@@ -88,12 +88,9 @@ class AttemptProcess:
             os._exit(1)
         os.dup2(process.output_in, 1)
         os.dup2(process.output_in, 2)
-        needed = {0, 1, 2, process.result_in}
-        if process.stays or process.asks:
-            needed.add(process.orders)
-        for descriptor in open_descriptors() - spared - needed:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        kept = sorted(spared | {0, 1, 2, process.result_in, process.orders})
+        for before, after in pairwise([*kept, os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(before + 1, after)
         for descriptor, name in ((1, "stdout"), (2, "stderr")):
             stream: Any = getattr(sys, name)
             stream.reconfigure(line_buffering=True)
@@ -117,11 +114,13 @@ class AttemptProcess:
         for number in _STACK_SIGNALS:
             faulthandler.unregister(number)
         faulthandler.register(signal.SIGTERM, file=2, chain=True)
+        if not (self._process.stays or request.asks):
+            os.close(self._process.orders)
         self._progress.start()
         if request.portion is not None:
             apply_portion(request.portion, request.setup.threads, again=self._process.stays)
         whole: list[str] = []
-        ask = self._ask if self._process.asks and request.asks else None
+        ask = self._ask if request.asks else None
         report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)
         if self._is_over:
             return False
@@ -192,7 +191,7 @@ def _cpu_seconds() -> float:
 
 
 _pools: Any = None
-"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
+"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing."""
 
 
 def apply_portion(portion: Portion, threads: int | None, *, again: bool = False) -> None:
@@ -231,14 +230,9 @@ def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
     return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
 
 
-def find_thread_pools(portion: Portion, threads: int | None) -> None:
-    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
-
-    It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
-    """
+def find_thread_pools() -> None:
+    """Look for loaded libraries once, in the zygote, and not in each child: it takes some 10 ms."""
     global _pools
-    if portion.gpu or _pools is not None or _threads_to_set(portion, threads) is None:
-        return
     with contextlib.suppress(ImportError):
         from threadpoolctl import ThreadpoolController
 

@@ -28,8 +28,8 @@ LEAST_PERCENT = 6
 MOST_ATTEMPTS = 200
 """Attempts that one process serves; it is replaced then."""
 IDLE_SECONDS = 10.0
-"""Seconds that a process waits for its next attempt. It holds memory of its device, and is a client of its MPS daemon,
-which must outlive it."""
+"""Seconds that a process waits for an attempt. One that stayed holds memory of its device, and is a client of its MPS
+daemon, which must outlive it."""
 ANSWER_SECONDS = 60.0
 """Seconds that a process waits within a training for the study's answer. The study decides within milliseconds; a
 controller that is gone never does."""
@@ -39,14 +39,12 @@ class ChildProcess:
     """A child of the zygote, from before its fork until it is reaped. It serves one attempt at a time.
 
     Args:
-        request: of its first attempt; later ones are like it.
+        stays: for further attempts like its first one; else it serves one.
     """
 
-    def __init__(self, request: JobRequest) -> None:
+    def __init__(self, *, stays: bool) -> None:
         self.pid = 0
-        self.stays = request.setup.process == "kept"
-        self.asks = request.asks
-        """True if it may wait within the training for the trial's next job."""
+        self.stays = stays
         self.result, self.result_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.output, self.output_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.orders, self.orders_in = os.pipe2(os.O_CLOEXEC)
@@ -60,7 +58,8 @@ class ChildProcess:
         """The job whose end it reported and within whose training it waits; None: it waits for any, or not at all."""
         self.cpu = 0.0
         """Processor seconds of its earlier attempts."""
-        self._serves = demand_of(request)
+        self._serves: tuple[object, ...] = ()
+        """Demand of its attempts; empty before the first one of a process that stays."""
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
@@ -85,7 +84,8 @@ class ChildProcess:
                 os.close(descriptor)
 
     def order(self, request: JobRequest) -> bool:
-        """Give it a further attempt; False where it is gone."""
+        """Give it an attempt; False where it is gone."""
+        self._serves = demand_of(request) if self.stays or request.asks else ()
         try:
             send(self.orders_in, RunJob(request))
         except BrokenPipeError:
@@ -97,10 +97,11 @@ class ChildProcess:
         return self.idle_since + (IDLE_SECONDS if self.asks_for is None else ANSWER_SECONDS)
 
     def serves(self, request: JobRequest) -> bool:
-        """True if it may begin the attempt now: it is like those before, and has not waited too long."""
+        """True if it may begin the attempt now: it is like those before, and this has not waited too long."""
         if self.asks_for is not None and not continues(self.asks_for, request):
             return False
-        return time.monotonic() < self.waits_until and self._serves == demand_of(request)
+        like = self._serves == demand_of(request) if self._serves else self.stays == (request.setup.process == "kept")
+        return like and time.monotonic() < self.waits_until
 
     def wait_from_now(self) -> None:
         self.idle_since = time.monotonic()

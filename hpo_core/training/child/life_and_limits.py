@@ -37,6 +37,7 @@ from hpo_core.training.child.processes import (
     OomKills,
     aborted_for_memory,
     exceeded,
+    is_stopped,
     oom_kills,
     outcome_of_sigkill,
     process_state,
@@ -50,10 +51,7 @@ LOG_TAIL_BYTES = 4096
 
 
 class AttemptLog:
-    """A log of at most ``limit`` bytes, plus one line that counts the dropped bytes.
-
-    Once the file is full, its first fifth and its last two fifths stay and the middle is dropped. So the beginning
-    and at least the last two fifths of the limit are always there. Each byte is written twice at most.
+    """A log of at most ``limit`` bytes: the first ones, a line that counts those left out, the last 4 KiB.
 
     An existing file is continued: attempts of one number have one log.
 
@@ -62,15 +60,13 @@ class AttemptLog:
     """
 
     def __init__(self, path: Path, limit: int) -> None:
-        self.path = path
-        self._limit = limit
-        self._head = limit // 5
-        self._tail = 2 * self._head
+        self._most = limit - 2 * LOG_TAIL_BYTES
+        self._end = b""
+        """The latest bytes."""
         self._dropped = 0
-        self._notice = 0  # bytes of the line that counts them
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             self._size = self._began = os.lseek(self._file, 0, os.SEEK_END)
         except OSError as error:
             raise StorageError(
@@ -80,45 +76,26 @@ class AttemptLog:
 
     def write(self, data: bytes) -> None:
         """Append. Output that a full disk refuses is lost without an error: saving the checkpoint will raise it."""
-        while data:
-            room = self._limit + self._notice - self._size
-            if room <= 0:
-                if not self._drop_middle():
-                    return
-                continue
-            try:
-                written = os.pwrite(self._file, data[:room], self._size)
-            except OSError:
-                return
-            self._size += written
-            data = data[written:]
-
-    def _drop_middle(self) -> bool:
-        try:
-            tail = os.pread(self._file, self._tail, self._size - self._tail)
-            dropped = self._dropped + self._size - self._head - self._notice - len(tail)
-            line = f"\n[... {dropped:,} bytes of output were dropped here ...]\n".encode()
-            os.ftruncate(self._file, self._head)
-            self._size = self._head
-            self._size += os.pwrite(self._file, line + tail, self._size)
-        except OSError:
-            return False
-        self._dropped, self._notice = dropped, len(line)
-        return True
-
-    def tail(self, length: int = LOG_TAIL_BYTES) -> str:
+        self._end = (self._end + data)[-LOG_TAIL_BYTES:]
         with contextlib.suppress(OSError):
-            return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
-        return ""
+            written = os.pwrite(self._file, data[: max(0, self._most - self._size)], self._size)
+            self._size += written
+            self._dropped += len(data) - written
+
+    def tail(self) -> str:
+        return self._end.decode("utf-8", "replace")
 
     def forget(self) -> None:
-        """Remove what was written, where all of it is still there."""
-        if not self._dropped:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._file, self._began)
-                self._size = self._began
+        """Remove what was written."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file, self._began)
+        self._size, self._dropped, self._end = self._began, 0, b""
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if between := max(0, self._dropped - len(self._end)):
+                line = f"\n[... {between:,} bytes of output were dropped here ...]\n".encode()
+                os.pwrite(self._file, line + self._end, self._size)
         os.close(self._file)
 
 
@@ -280,13 +257,19 @@ class RunningChild:
         looks = _look_seconds(request.setup.timeout, request.setup.stall_timeout, request.setup.storage_timeout)
         return min(self._meter.next_at, now + min([looks, *left]))
 
-    def check_limits(self) -> None:
-        """Stop the child at its first exceeded limit; kill it once its grace period is over."""
+    def check_limits(self) -> Usage | None:
+        """Stop the child at its first exceeded limit; kill it once its grace period is over.
+
+        Returns:
+            What is new of its use, once its profile is complete; None: nothing.
+        """
+        if self.was_given_to_nobody and is_stopped(self.process.pid):
+            self.process.kill()
         if self.ending:
             if self._ending.elapsed() >= self._grace:
                 self.process.kill()
                 self._end_within(1.0)
-            return
+            return None
         resource, when, storing = self._progress.read(self.request.job.target)
         if (when, storing) != self._last_step:  # the stopwatch counts from the last change
             self._last_step = when, storing
@@ -297,15 +280,13 @@ class RunningChild:
         if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
             self.stop(Outcome.TIMEOUT, message)
-        elif limit is None or self._still.elapsed() < limit:
-            return
-        elif storing:
+        elif limit is not None and self._still.elapsed() >= limit and storing:
             self.stop(
                 Outcome.STORAGE,
                 f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
                 "store, then resume the study.",
             )
-        else:
+        elif limit is not None and self._still.elapsed() >= limit:
             # of a gang: a rank that waits for one that hangs sleeps
             state = "" if self.request.gang is None else process_state(self.process.pid)
             self.stop(
@@ -314,17 +295,11 @@ class RunningChild:
                 f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
                 "Raise the limit if steps take that long.",
             )
-
-    def measure(self) -> Usage | None:
-        """Look at its processes if it is time to; what is new, once its profile is complete.
-
-        A child whose memory exceeds its share is ended.
-        """
         if self.ending or time.monotonic() < self._meter.next_at:
             return None
         self._meter.sample()
-        limit, share = self._meter.limit, self._meter.share
-        if limit is not None and share is not None and self._meter.memory > limit:
+        most, share = self._meter.limit, self._meter.share
+        if most is not None and share is not None and self._meter.memory > most:
             self.stop_for_memory(exceeded(share, self._meter.memory))
         return self._meter.news(self._units())
 

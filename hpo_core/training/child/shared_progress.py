@@ -1,7 +1,7 @@
 """SharedProgress: how far a child is and what it uses, in one page of memory shared with the zygote.
 
 The child writes without a message or a wake-up; the zygote reads when it looks, and after the child has ended.
-Whatever the child writes, right or wrong, only feeds limits and measurements, and impossible values are refused.
+Whatever the child writes, right or wrong, only feeds limits and measurements.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _TORCH_SECONDS = 1.0
 """Least seconds between two questions to torch while units end; it takes some 50 microseconds to answer."""
 _STORING = 0x53544F52494E47
 """Flag value that a stray write is unlikely to leave."""
-_MOST_BYTES = 1 << 56
 
 
 class ChildFigures(NamedTuple):
@@ -104,17 +103,8 @@ class SharedProgress:
         return max(self._start_resource, min(resource, target)), when, self._at.storing == _STORING
 
     def figures(self) -> ChildFigures:
-        """The figures that the child wrote so far; impossible values count as not known."""
-        at, now = self._at, time.monotonic()
-        began, unit_ended, mark = (
-            moment if 0 < moment <= now else 0.0 for moment in (at.began, at.unit_ended, at.mark)
-        )
-        memory, peak, device_memory = (
-            size if 0 <= size <= _MOST_BYTES else 0 for size in (at.memory, at.peak, at.device_memory)
-        )
-        cpu = at.mark_cpu
-        mark, cpu = (mark, cpu) if math.isfinite(cpu) and cpu >= 0 else (0.0, 0.0)
-        return ChildFigures(began, unit_ended, mark, cpu, max(0, at.iterations), memory, peak, device_memory)
+        """The figures that the child wrote so far."""
+        return ChildFigures(*(getattr(self._at, name) for name in ChildFigures._fields))
 
     def step(self, resource: int) -> None:
         """Record that ``resource`` steps are done, or that the current step still makes progress."""

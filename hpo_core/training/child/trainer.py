@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -63,116 +63,17 @@ _EXIT_SECONDS = 5.0
 """Seconds a zygote may take to exit before it is killed."""
 
 
-class ZygoteProcess:
-    """A zygote and the socket to it; every call has a time limit. ``read`` is for one thread, the rest for any.
-
-    Args:
-        environment: its variables, beside those that the zygote itself needs.
-    """
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._tag = uuid.uuid4().hex
-        self.child = 0
-        """Process id, and process group, of the attempt that runs; 0: none does."""
-        self._lock = threading.Lock()
-        self._inbox = MessageInbox()
-        self._received: deque[Message] = deque()
-        self._socket, zygote_end = socket.socketpair()
-        self._socket.settimeout(SEND_SECONDS)
-        package_root = str(Path(__file__).parents[3])
-        path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        with zygote_end:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygote_end.fileno())],
-                pass_fds=[zygote_end.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**environment, TAG_VARIABLE: self._tag, "PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
-            )
-        self.pid = self._process.pid
-
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def send(self, message: Message) -> None:
-        """Send a message. A dead or blocked zygote raises nothing here: ``read`` will notice it."""
-        with self._lock:
-            try:
-                self._socket.sendall(frame(message))
-            except TimeoutError:
-                self._shut_down()  # half a message may be on its way, and nothing can follow it
-            except OSError:
-                pass
-
-    def read(self, seconds: float) -> Message | None:
-        """Return the next message, or None once no further one can come.
-
-        Raises:
-            TimeoutError: no message came within ``seconds``.
-        """
-        deadline = time.monotonic() + seconds
-        while not self._received:
-            try:
-                ready = select.poll()
-                ready.register(self._socket, select.POLLIN)
-                if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                    raise TimeoutError
-                data = self._socket.recv(1 << 16)
-                self._received.extend(self._inbox.feed(data))
-            except TimeoutError:
-                raise
-            except (OSError, ValueError):  # closed meanwhile by another thread, or no message: nothing can follow it
-                return None
-            if not data:
-                return None
-        return self._received.popleft()
-
-    def _shut_down(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def exit_text(self) -> str:
-        try:
-            code = self._process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "no exit code yet"
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-    def kill(self) -> None:
-        """Send SIGKILL to the zygote, stopped or not, and to what its import of the objective started."""
-        if self.is_running():
-            self._process.kill()
-            _kill_group(self.pid)
-
-    def kill_child_group(self) -> None:
-        if self.child:
-            _kill_group(self.child)
-
-    def end(self) -> None:
-        """Close the socket, at which the zygote ends itself and whatever it runs; kill it where it does not."""
-        self._shut_down()
-        self._socket.close()
-        try:
-            self._process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill_child_group()
-            self.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
-                self._process.wait(_EXIT_SECONDS)
-        kill_tagged(self._tag)
-
-
 def _kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 class Trainer:
-    """Runs jobs of one objective, each in a process forked from a zygote: a new one, or one that stayed.
+    """A zygote and the socket to it: runs jobs of one objective, each in a process that the zygote forked.
 
     The zygote imports the objective once. ``run`` is called from one thread; ``cancel`` and ``close`` from any. The
     zygote enforces an attempt's limits. The trainer watches the zygote: one that does not answer, or cannot get rid
-    of its child, is killed.
+    of its child, is killed, and the next job has a new one. Every call has a time limit.
 
     Args:
         objective: training function as ``package.module:function``.
@@ -185,8 +86,15 @@ class Trainer:
         self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None, gpu: str = ""
     ) -> None:
         self.key = objective, tuple(pythonpath), threads, gpu
-        self._zygote: ZygoteProcess | None = None
-        self._lock = threading.Lock()
+        self.child = 0
+        """Process id, and process group, of the attempt that runs; 0: none does."""
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._tag = ""
+        """Value of ``TAG_VARIABLE`` for the zygote and all below it."""
+        self._inbox = MessageInbox()
+        self._received: deque[Message] = deque()
+        self._sending, self._ending = threading.Lock(), threading.Lock()
         self._importing = threading.Lock()
         """Held while the objective is imported: the first job may come before it is."""
         self._cancelled: tuple[int, int] | None = None
@@ -210,9 +118,9 @@ class Trainer:
         return self.key[3]
 
     @property
-    def child(self) -> int:
-        """Process id of the attempt that runs; 0: none does."""
-        return 0 if (zygote := self._zygote) is None else zygote.child
+    def pid(self) -> int:
+        """Process id of the zygote; 0: there is none."""
+        return 0 if (zygote := self._zygote) is None else zygote.pid
 
     @property
     def usage(self) -> Usage | None:
@@ -240,7 +148,7 @@ class Trainer:
     def distance(self, request: JobRequest) -> float:
         """The distance from serving an attempt; the nearest trainer takes it.
 
-        0: a process waits for such an attempt; 1: none waits; 2: one waits that must end first; 3: on another device;
+        0: a process waits for such an attempt; 1: none stayed; 2: one waits that must end first; 3: on another device;
         infinite: one waits for the next job of another trial.
         """
         asked, last = self.asks_for(), self.waiting[1]
@@ -273,7 +181,7 @@ class Trainer:
             ObjectiveError: the import raised, crashed, or took longer than ``IMPORT_SECONDS``.
         """
         with self._importing:
-            if self._zygote is None or not self._zygote.is_running():
+            if self._zygote is None or self._zygote.poll() is not None:
                 self._start_zygote(load)
 
     def _start_zygote(self, load: str) -> None:
@@ -284,20 +192,32 @@ class Trainer:
             environment |= dict.fromkeys(THREAD_VARIABLES, str(threads))
         if gpu:  # here, not in the child: torch may look at the GPUs when it is imported
             environment |= {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # the driver's numbers
-        zygote = ZygoteProcess(environment)
-        with self._lock:
-            self._zygote = zygote
+        ours, zygotes = socket.socketpair()
+        ours.settimeout(SEND_SECONDS)
+        path = os.pathsep.join(filter(None, [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH")]))
+        tag = uuid.uuid4().hex
+        with zygotes:
+            zygote = subprocess.Popen(
+                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygotes.fileno())],
+                pass_fds=[zygotes.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**environment, TAG_VARIABLE: tag, "PYTHONPATH": path},
+                start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
+            )
+        with self._ending:
+            self._inbox, self._received, self.child = MessageInbox(), deque(), 0
+            self._zygote, self._socket, self._tag = zygote, ours, tag
         if self.closed:  # close() ran before there was a zygote that it could end
             self._end_zygote()
-        zygote.send(Prepare(objective, pythonpath, load))
+        self._send(Prepare(objective, pythonpath, load))
         timer, answer = Stopwatch(2 * PING_SECONDS, time.monotonic), None
         while (left := IMPORT_SECONDS - timer.elapsed()) > 0:
             self.heartbeats += 1
             with contextlib.suppress(TimeoutError):
-                answer = zygote.read(min(1.0, left))  # it cannot answer before the import has ended
+                answer = self.read(min(1.0, left))  # it cannot answer before the import has ended
                 break
         else:
-            zygote.kill()
+            self.kill()
             answer = Ready(
                 f"objective = {objective!r}: its import took longer than {IMPORT_SECONDS:g} s. Move what takes "
                 "so long into the training function."
@@ -308,7 +228,7 @@ class Trainer:
         if isinstance(answer, Ready):
             raise (SpecError if answer.spec else ObjectiveError)(answer.error)
         raise ObjectiveError(
-            f"objective = {objective!r}: the process that imports it ended with {zygote.exit_text()}. Its output is in "
+            f"objective = {objective!r}: the process that imports it ended with {_exit_text(zygote)}. Its output is in "
             "the worker's; try `python -c 'import ...'` in the worker's environment."
         )
 
@@ -326,20 +246,21 @@ class Trainer:
                 if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
                     # it was lowered before it began
                     request = msgspec.structs.replace(request, portion=request.portion.lowered(self._lowered[1]))
-                zygote.child = 0
-                zygote.send(RunJob(request))
+                self.child = 0
+                self._send(RunJob(request))
                 if self._cancelled == attempt:
-                    zygote.send(Cancel(*attempt))
+                    self._send(Cancel(*attempt))
                 try:
-                    report, why = self._wait_for_report(zygote, request)
+                    report, why = self._wait_for_report(request)
                 finally:
                     measured, meter, self._gpu_meter = self.usage, self._gpu_meter, None
                     if meter is not None:
                         meter.close()
                 if report is None:
-                    zygote.kill_child_group()
+                    if child := self.child:
+                        _kill_group(child)
                     if not self.closed:
-                        outcome, why = Outcome.LOST, why or f"The zygote process ended with {zygote.exit_text()}"
+                        outcome, why = Outcome.LOST, why or f"The zygote process ended with {_exit_text(zygote)}"
                         reason = f"{why}; it is started anew for the next job."
                         self._end_zygote()
                 elif meter is not None and isinstance(report.usage, Usage):
@@ -356,7 +277,7 @@ class Trainer:
         # masked here, where the secrets are known; the child is not given them
         return masked_report(msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}"))
 
-    def _wait_for_report(self, zygote: ZygoteProcess, request: JobRequest) -> tuple[Report | None, str]:
+    def _wait_for_report(self, request: JobRequest) -> tuple[Report | None, str]:
         # The child's report; or None and why the zygote was killed (empty: it ended by itself).
         ping_seconds = min(PING_SECONDS, request.setup.zygote_timeout / 4)
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
@@ -365,18 +286,18 @@ class Trainer:
         self.waiting, self._asks_since = (0, None), None
 
         def on_exceeded(reason: str) -> None:
-            zygote.send(Cancel(request.job.trial, request.job.attempt, reason))
+            self._send(Cancel(request.job.trial, request.job.attempt, reason))
 
         while True:
             self.heartbeats += 1
             try:
-                message = zygote.read(ping_seconds)
+                message = self.read(ping_seconds)
             except TimeoutError:
                 limit = max(request.setup.zygote_timeout, IMPORT_SECONDS) if loading else request.setup.zygote_timeout
                 if since_answer.elapsed() >= limit:
-                    zygote.kill()
+                    self.kill()
                     return None, f"The zygote process did not answer for {limit:g} s and was killed"
-                zygote.send(Ping())
+                self._send(Ping())
                 continue
             since_answer.reset()
             loading = isinstance(message, Loading)
@@ -384,20 +305,20 @@ class Trainer:
                 case None:
                     return None, ""
                 case Finished(report, stays=stays, asks=asks) if (report.trial, report.attempt) == attempt:
-                    zygote.child = 0  # a report of another attempt was written by user code
+                    self.child = 0  # a report of another attempt was written by user code
                     self.waiting = stays, request if stays else None
                     self._asks_since = time.monotonic() if asks and self._cancelled != attempt else None
                     return report, ""
                 case Started(pid):
-                    zygote.child = pid
+                    self.child = pid
                     if request.portion is not None and request.portion.gpu:
-                        self._gpu_meter = GpuMeter(request.portion, zygote.pid, on_exceeded)
+                        self._gpu_meter = GpuMeter(request.portion, self.pid, on_exceeded)
                 case Measured(usage):
                     self._measured = usage
                 case Pong(ending=False):
                     since_stop.reset()
                 case Pong() if since_stop.elapsed() >= request.setup.grace + request.setup.zygote_timeout:
-                    zygote.kill()
+                    self.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
     def cancel(self, trial: int, attempt: int) -> None:
@@ -425,12 +346,77 @@ class Trainer:
         self.closed = True
         self._end_zygote()
 
+    def kill(self) -> None:
+        """Send SIGKILL to the zygote, stopped or not, and to what its import of the objective started."""
+        if (zygote := self._zygote) is not None and zygote.poll() is None:
+            zygote.kill()
+            _kill_group(zygote.pid)
+
     def _send(self, message: Message) -> None:
-        if (zygote := self._zygote) is not None:
-            zygote.send(message)
+        # A dead or blocked zygote raises nothing here: reading will notice it.
+        with self._sending:
+            if (ours := self._socket) is None:
+                return
+            try:
+                ours.sendall(frame(message))
+            except TimeoutError:
+                _shut_down(ours)  # half a message may be on its way, and nothing can follow it
+            except OSError:
+                pass
+
+    def read(self, seconds: float) -> Message | None:
+        """The next message, or None once no further one can come; for the thread of :meth:`run` alone.
+
+        Raises:
+            TimeoutError: no message came within ``seconds``.
+        """
+        deadline = time.monotonic() + seconds
+        while not self._received:
+            try:
+                ready = select.poll()
+                if (ours := self._socket) is None:
+                    return None
+                ready.register(ours, select.POLLIN)
+                if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    raise TimeoutError
+                data = ours.recv(1 << 16)
+                self._received.extend(self._inbox.feed(data))
+            except TimeoutError:
+                raise
+            except (OSError, ValueError):  # closed meanwhile by another thread, or no message: nothing can follow it
+                return None
+            if not data:
+                return None
+        return self._received.popleft()
 
     def _end_zygote(self) -> None:
-        with self._lock:
+        # Close the socket, at which the zygote ends itself and whatever it runs; kill it where it does not.
+        with self._ending:
             zygote, self._zygote = self._zygote, None
-        if zygote is not None:
-            zygote.end()
+            ours, self._socket = self._socket, None
+        if zygote is None or ours is None:
+            return
+        _shut_down(ours)
+        ours.close()
+        try:
+            zygote.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            for group in filter(None, (self.child, zygote.pid)):
+                _kill_group(group)
+            zygote.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
+                zygote.wait(_EXIT_SECONDS)
+        kill_tagged(self._tag)
+
+
+def _shut_down(ours: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def _exit_text(zygote: subprocess.Popen[bytes]) -> str:
+    try:
+        code = zygote.wait(_EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "no exit code yet"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -3,7 +3,8 @@
 One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
 trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
 Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``. What a forked child does:
-:mod:`attempt_process`. A child that ended an attempt well may stay for the next attempt of the same demand.
+:mod:`attempt_process`. The next child is forked ahead, while the report of the last one is on its way; or a child that
+ended an attempt well stays for the next attempt of the same demand. Either waits ten seconds at most.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Zygote:
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
         self._waiting: ChildProcess | None = None
-        """The process that stayed, and has no attempt now; one waits or runs, never both."""
+        """The process that stayed, or was forked ahead; one waits or runs, never both."""
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
@@ -134,10 +135,7 @@ class Zygote:
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
-                self._child.check_limits()
-                if self._child.was_given_to_nobody and is_stopped(self._child.process.pid):
-                    self._child.process.kill()
-                if (usage := self._child.measure()) is not None:
+                if (usage := self._child.check_limits()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
                 self._end_waiting()
@@ -184,6 +182,7 @@ class Zygote:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
         _import_for_children()
+        find_thread_pools()
         self._objective_descriptors = open_descriptors() - own_descriptors
         self._objective_processes = frozenset(children(os.getpid()))
         clear_exit_functions()
@@ -206,42 +205,38 @@ class Zygote:
             with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
                 partition_data(request, "" if unit is None else unit.partition)
             gc.freeze()  # as for what the objective's module holds
-        process = self._waiting or ChildProcess(request)
+        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
+        process = self._waiting or self._fork(stays=request.setup.process == "kept")
         try:
             child = RunningChild(request, process, self._progress, self._objective_processes)
         except StorageError as error:
-            if process is not self._waiting:
-                process.close()
+            process.wait_from_now()
+            self._waiting = process
             self._send(Finished(request.report(Outcome.STORAGE, str(error))))
             return
-        if process is not self._waiting:
-            self._fork(request, process)
-        elif process.order(request):
-            self._waiting = process.asks_for = None
-        else:  # it has just gone
+        if not process.order(request) and process is self._waiting:  # it has just gone
             child.log.close()
             self._end_waiting()
             self._start(request)
             return
+        self._waiting = process.asks_for = None
         self._child = child
         for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
         self._send(Started(process.pid))
 
-    def _fork(self, request: JobRequest, process: ChildProcess) -> None:
+    def _fork(self, *, stays: bool) -> ChildProcess:
         assert self._function is not None
-        if request.portion is not None:
-            find_thread_pools(request.portion, request.setup.threads)
-        import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
-        parent = os.getpid()
+        process, parent = ChildProcess(stays=stays), os.getpid()
         with warnings.catch_warnings():
             # Python 3.12 and newer: this process has threads. They are those of numerical libraries, which start them
             # at import and restart them after a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             process.pid = os.fork()
         if process.pid == 0:
-            AttemptProcess(self._function, process, self._progress).run(request, parent, self._objective_descriptors)
+            AttemptProcess(self._function, process, self._progress).run(parent, self._objective_descriptors)
         process.close_childs_ends()
+        return process
 
     def _keep(self, child: RunningChild, settled: Settled) -> None:
         for descriptor in (child.process.result, child.process.output):
@@ -312,6 +307,8 @@ class Zygote:
         child.log.close()
         child.process.close()
         self._send(done)
+        self._waiting = self._fork(stays=child.process.stays)  # ahead of the next attempt, which need not wait for it
+        self._waiting.wait_from_now()
 
     def _send(self, message: Ready | Loading | Started | Measured | Pong | Finished) -> None:
         try:
