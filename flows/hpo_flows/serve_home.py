@@ -114,7 +114,7 @@ class ReportFiles:
             return found if run is None else found | {"MLflow": mlflow_page(self._home, run)}
 
         with suppress(HpoError):  # damaged, as its row says
-            LiveReport(source, name, self._home.report_path(name), folder=folder, links=links).write()
+            LiveReport(source, name, self._home.report_path(name), links=links).write()
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

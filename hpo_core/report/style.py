@@ -206,8 +206,11 @@ class Scale:
 
     def place(self, value: float) -> float:
         """Position on the (possibly logarithmic) axis; values outside stand at the ends."""
-        kept = min(max(value, self.low), self.high)
-        return math.log10(kept) if self.log else kept
+        return math.log10(self.kept(value)) if self.log else self.kept(value)
+
+    def kept(self, value: float) -> float:
+        """The value, or the nearer end where it lies outside."""
+        return min(max(value, self.low), self.high)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -228,20 +231,6 @@ class Scale:
             ticks = log_ticks(low - pad, high + pad)
             drawn |= {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
         return drawn
-
-    def colors(self, title: str, *, maximize: bool) -> dict[str, Any]:
-        """Colours of :meth:`place`, the better the darker, and the bar that explains them."""
-        places, words = self.ticks()
-        every = -(-len(places) // 8) or 1
-        bar = {
-            "title": {"text": text(title, 16), "side": "top"},
-            "tickvals": places[::every],
-            "ticktext": words[::every],
-            "thickness": 12,
-            "outlinewidth": 0,
-        }
-        best = [[1 - at, color] for at, color in reversed(WORST_TO_BEST)]
-        return {"colorscale": WORST_TO_BEST if maximize else best, "colorbar": bar}
 
 
 def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:

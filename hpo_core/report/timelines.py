@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from hpo_core.report.style import (
     LISTED,
     LOST,
     RUNNING,
+    SERIES,
     Figure,
     Trace,
     axis,
@@ -198,7 +198,7 @@ def hop_figure(series: Series) -> Figure | None:
             (workers.index(one.worker), one.started / divisor, one.ended / divisor, _unit_words(one, names))
             for one in own
         ]
-        color = trial_color(trial)
+        color = SERIES[trial % len(SERIES)]
         opacity = [1 if unit.trains else 0.45 for unit in own]
         marker = {"color": color, "line": {"width": 0.5, "color": "#ffffff"}, "opacity": opacity}
         data.append(bars(f"trial {trial}", rows, color, marker=marker, showlegend=len(by_trial) <= LISTED))
@@ -222,16 +222,6 @@ def _unit_words(unit: HopUnit, names: Sequence[str]) -> str:
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
 
 
-def trial_color(trial: int) -> str:
-    """Colour of a trial: neighbours differ in hue by most of a circle, and in lightness.
-
-    >>> trial_color(0), trial_color(1)
-    ('#c84c4c', '#7e98d7')
-    """
-    hue, light = (trial * 0.618034) % 1.0, (0.54, 0.67, 0.44)[trial % 3]
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))
-
-
 def hop_table(series: Series) -> Section | None:
     """Workers, with the bytes that models moved; None before there is a result."""
     units = units_of(series)
@@ -251,4 +241,4 @@ def hop_table(series: Series) -> Section | None:
         f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
         f"{byte_count(moved.moved_to_others)} of that to another worker."
     )
-    return Section("Workers", caption, table(head, workers), f"{series.study.name}-workers.csv")
+    return Section("Workers", caption, table(head, workers))

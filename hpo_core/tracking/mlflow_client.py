@@ -71,7 +71,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     """A client whose store exists and is ready.
 
     Six processes that open a new SQLite store at once break each other's migrations (five crashed), so
-    the first use is made by one at a time; on PostgreSQL by one on all machines.
+    the first use is made by one at a time. A new PostgreSQL database is made with `mlflow db upgrade` before.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from mlflow import MlflowClient
@@ -145,16 +145,6 @@ def _alone(tracking_uri: str) -> Iterator[None]:
                 with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
                     private_database(database)
             yield
-    elif is_database(tracking_uri):
-        import sqlalchemy as sa
-
-        engine = sa.create_engine(tracking_uri, poolclass=sa.NullPool)
-        try:
-            with engine.connect() as connection:  # its end frees the lock
-                connection.execute(sa.text("SELECT pg_advisory_lock(hashtext('hpo: first use of MLflow'))"))
-                yield
-        finally:
-            engine.dispose()
     else:
         yield
 

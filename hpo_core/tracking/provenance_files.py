@@ -29,14 +29,6 @@ from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 _GIT_SECONDS = 10.0
 
 
-class GitState(msgspec.Struct, frozen=True):
-    """The commit that is checked out where the code lies."""
-
-    commit: str
-    dirty: bool
-    """Tracked files have changed since."""
-
-
 class CodeVersion(msgspec.Struct, frozen=True):
     """Code and packages."""
 
@@ -44,7 +36,10 @@ class CodeVersion(msgspec.Struct, frozen=True):
     platform: str
     requirements: str
     """Name of the file with the packages, in the form of ``pip freeze``."""
-    git: GitState | None = None
+    commit: str = ""
+    """Git commit that is checked out where the code lies."""
+    dirty: bool = False
+    """Tracked files have changed since."""
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -55,10 +50,10 @@ class Noted(msgspec.Struct, frozen=True):
     version: CodeVersion
 
 
-def _git_state(spec: StudySpec) -> GitState | None:
+def _git_state(spec: StudySpec) -> tuple[str, bool]:
     files = code_files(list(spec.functions.values()), spec.pythonpath)
     if not files:
-        return None
+        return "", False
     # Nothing that the repository's own settings name is started.
     git = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"]
     try:
@@ -73,9 +68,9 @@ def _git_state(spec: StudySpec) -> GitState | None:
             env=without_private_settings(os.environ) | {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
     except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+        return "", False
     commit, _, dirty = done.stdout.strip().partition("-")
-    return GitState(commit, bool(dirty))
+    return commit, bool(dirty)
 
 
 FOLDER = "provenance"
@@ -96,11 +91,13 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
         return
     names = {f"{found.metadata['Name']}=={found.version}\n" for found in importlib.metadata.distributions()}
     packages = "".join(sorted(names, key=str.lower)).encode()
+    commit, dirty = _git_state(spec)
     version = CodeVersion(
         python=platform.python_version(),
         platform=platform.platform(),
         requirements=f"requirements-{hashlib.sha256(packages).hexdigest()[:8]}.txt",
-        git=_git_state(spec),
+        commit=commit,
+        dirty=dirty,
     )
     known = read_versions(study_folder)
     if known and known[-1].version == version:
@@ -122,8 +119,6 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest entry that is read."""
 MAX_BYTES = 256 * 1024 * 1024
 """Largest compressed copy that is read: some millions of entries."""
-MAX_TEXT_BYTES = 32 * MAX_BYTES
-"""Most text that a copy is unpacked to: JSON lines shrink to a tenth, and a bomb to a thousandth."""
 
 
 def read_copy(path: Path) -> Iterator[Entry]:
@@ -132,15 +127,12 @@ def read_copy(path: Path) -> Iterator[Entry]:
     Raises:
         JournalError: it is no gzip file, ends early, or is too large.
     """
-    total = 0
     try:
         with gzip.open(path, "rb") as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
-                total += len(line)
-                if len(line) > MAX_LINE_BYTES or total > MAX_TEXT_BYTES:
+                if len(line) > MAX_LINE_BYTES:
                     raise JournalError(
-                        f"{path.name} has an entry of more than {MAX_LINE_BYTES:,} bytes, or {MAX_TEXT_BYTES:,} in "
-                        "all; this was not written by this package."
+                        f"{path.name} has an entry of more than {MAX_LINE_BYTES:,} bytes; this package writes none."
                     )
                 yield decode_entry(line)
     except (OSError, EOFError, zlib.error) as error:
@@ -190,8 +182,8 @@ class ProvenanceUpload:
                 source = study_folder / FOLDER
                 for file in [source / VERSIONS, *source.glob("requirements-*.txt")]:
                     (folder / file.name).write_bytes(file.read_bytes())
-                if (git := versions[-1].version.git) is not None:
-                    tags |= {"mlflow.source.git.commit": git.commit, "hpo.code_dirty": str(git.dirty).lower()}
+                if (latest := versions[-1].version).commit:
+                    tags |= {"mlflow.source.git.commit": latest.commit, "hpo.code_dirty": str(latest.dirty).lower()}
             if run.tags.get(ENTRIES_TAG) != str(self.entries):
                 (folder / JOURNAL).write_bytes(self.packed())
                 (folder / STUDY_FILE).write_text(study_file(spec))

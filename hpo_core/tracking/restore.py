@@ -25,7 +25,6 @@ from hpo_core.tracking.mlflow_client import errors_without_credentials, open_cli
 from hpo_core.tracking.provenance_files import FOLDER, JOURNAL, MAX_BYTES, read_copy
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Restored(msgspec.Struct, frozen=True):
@@ -36,17 +35,14 @@ class Restored(msgspec.Struct, frozen=True):
     run: str
     code: tuple[str, ...]
     """Folders that its training function is imported from now."""
-    commit: str
-    """Git commit that the run notes; empty where it notes none."""
     checkpoints_missing: int
     """Checkpoints that the journal counts as kept and that are not here."""
 
     def lines(self) -> list[str]:
         """Lines for people."""
-        commit = f"; the run notes commit {self.commit[:12]}" if self.commit else ""
         found = [
             f"{self.study}: {self.entries} entries imported from MLflow run {self.run}",
-            f"code: imported from {', '.join(self.code)}{commit}",
+            f"code: imported from {', '.join(self.code)}",
             "it trains on local workers, with checkpoints in this home; under its old name it is not copied to MLflow",
         ]
         if self.checkpoints_missing:
@@ -95,13 +91,11 @@ def restore_study(
             study = Study.open(name, journal, reading=True)
         finally:
             journal.close()
-    commit = tags.get("mlflow.source.git.commit", "")
     return Restored(
         study=name,
         entries=study.seq,
         run=run_id,
         code=tuple(code),
-        commit=commit if _COMMIT.fullmatch(commit) else "",
         checkpoints_missing=sum(not (folder / uri).is_file() for uri in study.checkpoints.uris),
     )
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
-from hpo_core.model.devices.measurement import Measurement, Usage, is_cpu
+from hpo_core.model.devices.measurement import Usage, is_cpu
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import RESULTS, Outcome
 from hpo_core.placement.estimates import Estimates
@@ -221,74 +219,6 @@ def device_lines(uses: Sequence[DeviceUse], *, most: int = 16) -> list[str]:
     """A line per device, and one that counts those beyond ``most``."""
     more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
     return [*(use.words for use in uses[:most]), *more]
-
-
-class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """One key on one architecture: the largest memory, the means of the rest."""
-
-    objective: str
-    code: str
-    """Digest of the objective's source."""
-    architecture: str
-    params: dict[str, Any]
-    memory: int | None
-    """Bytes that its device shares out: a GPU's memory, or the computer's; None: not measured."""
-    compute: float | None
-    """Share of a GPU's time, 0 to 1."""
-    cores: float
-    unit_seconds: float
-    startup_seconds: float
-    measurements: int
-    """Attempts that ended well enough to count."""
-    out_of_memory: int | None
-    """The most bytes that were not enough; None: it never ran out."""
-    study: str
-    """The last one that measured it."""
-    measured_at: float
-
-
-def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
-    """Needs of each objective, source, architecture and key; the source that was measured last comes first."""
-    groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
-    for one in found:
-        groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
-    needs = [_merged(group) for group in groups.values()]
-    last: dict[tuple[str, str], float] = {}
-    for need in needs:
-        last[need.objective, need.code] = max(last.get((need.objective, need.code), 0.0), need.measured_at)
-    return sorted(
-        needs,
-        key=lambda need: (
-            *(need.objective, -last[need.objective, need.code], need.code),
-            *(need.architecture, -(need.memory or 0), repr(need.params)),
-        ),
-    )
-
-
-def _merged(group: list[Measurement]) -> MeasuredNeed:
-    newest = max(group, key=lambda one: one.measured_at)
-    counted = [one for one in group if not one.out_of_memory]
-    shares = [one.compute for one in counted if one.compute is not None]
-    peak = max((one.peak for one in group), default=0)
-
-    def mean(values: list[float]) -> float:
-        return math.fsum(values) / max(len(values), 1)
-
-    return MeasuredNeed(
-        objective=newest.objective,
-        code=newest.code,
-        architecture=newest.architecture,
-        params=newest.params,
-        memory=peak or None,
-        compute=mean(shares) if shares else None,
-        cores=mean([one.cores for one in counted]),
-        unit_seconds=mean([one.unit_seconds for one in counted]),
-        startup_seconds=mean([one.startup_seconds for one in counted]),
-        measurements=len(counted),
-        out_of_memory=max(one.out_of_memory for one in group) or None,
-        study=newest.study,
-        measured_at=newest.measured_at,
-    )
 
 
 def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:

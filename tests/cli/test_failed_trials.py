@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hpo_core.home import Home
 from hpo_core.model.trial import Outcome
@@ -18,18 +13,6 @@ from tests.cli.test_console import hpo
 from tests.conftest import completed, failed, make_spec
 
 TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad \x1b[2J x\n"
-FAILING = """
-import os, sys
-def train(trial):
-    for _ in trial.steps():
-        if trial.number % 4 == 0:
-            raise ValueError(f"bad {trial.params['x']}")
-        if trial.number % 4 == 1:
-            sys.exit("no data")
-        if trial.number % 4 == 2:
-            input()
-        trial.report(loss=trial.params["x"])
-"""
 
 
 def half_failed(folder: Path, rank: str = "") -> None:
@@ -70,18 +53,3 @@ def test_story_of_a_trial_has_traceback_and_log_without_control_characters(tmp_p
     assert "Traceback" not in good and good.rstrip().endswith("(not on this machine)")
     facts: dict[str, Any] = json.loads(hpo(tmp_path, "show", "world", "--trial", "0", "--json"))
     assert facts["attempts"][0]["detail"] == TRACEBACK and len(facts["logs"]) == 1
-
-
-@pytest.mark.slow
-def test_exit_code_of_a_study_that_mostly_failed(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILING)
-    plain = make_spec(search={"method": "random", "configs": 4, "max_resource": 1}).plain()
-    plain |= {"objective": "train:train", "pythonpath": ["."], "tracking": {"mlflow": "off"}}
-    (tmp_path / "study.yaml").write_text(json.dumps(plain))
-    command = [sys.executable, "-m", "hpo_flows", "tune", "study.yaml", "--no-prefect"]
-    environment = os.environ | {"HPO_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 9, done.stdout + done.stderr
-    assert "of 4 trials, 3 failed" in done.stdout
-    for reason in ("ValueError: bad ", "SystemExit: no data", "EOFError: EOF when reading a line"):
-        assert f"1 x {reason}" in done.stdout

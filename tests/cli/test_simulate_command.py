@@ -16,7 +16,6 @@ from hpo_core.cli.app import app
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.simulation import AnalyticCurves, Simulation, VirtualClock
-from hpo_core.spec.study_file import changed
 from tests.conftest import make_spec
 
 YAML = """
@@ -80,24 +79,6 @@ def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
     assert seconds[1] == 20 * 27 and seconds[3] == 5 * 27 and seconds[2] < seconds[0] < seconds[1]
 
 
-def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) -> None:
-    words = [
-        "--set",
-        "search.reduction_factor=2",
-        "--set",
-        "search.reduction_factor=4",
-        "--repeat",
-        1,
-        "--picture",
-        "off",
-    ]
-    found = facts(study_file, *words, "--method", "asha", "--method", "random")
-    names = [scenario["name"] for scenario in found["scenarios"]]
-    assert names == ["asha, reduction_factor 2", "asha, reduction_factor 4", "random"]
-    with pytest.raises(SpecError, match="reduction_factor: unknown key"):
-        facts(study_file, *words, "--method", "random")
-
-
 def test_faults(study_file: Path) -> None:
     faulty = facts(study_file, "--workers", 4, "--repeat", 1, "--stragglers", 0.5, "--drops", 0.05)
     assert faulty["scenarios"][0]["runs"][0]["failed_attempts"] > 0
@@ -126,20 +107,12 @@ def test_a_past_study_answers_what_if(study_file: Path) -> None:
         hpo("--from-journal", "other", "--home", home)
 
 
-def test_a_search_without_configs_ends_by_its_rule(study_file: Path) -> None:
-    study_file.write_text(YAML.replace("configs: 40, ", "") + "stop: {seconds: 100}\n")
-    run = facts(study_file, "--workers", 5, "--repeat", 1)["scenarios"][0]["runs"][0]
-    assert "seconds are over" in run["ended"] and 100 <= run["seconds"] <= 108
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--workers", 0], "workers = 0; give at least 1"),
         (["--repeat", 0], "--repeat 0"),
         (["--set", "search.reduction_factor"], "write KEY=VALUE"),
-        (["--set", "search.eta=3"], "search.eta: unknown key"),
-        (["--method", "magic"], "magic"),
         (["--drops", 2], "drops = 2.0"),
         (["--seconds-per-unit", 0], "seconds per unit = 0.0"),
         (["--set", "seed=1", *[x for n in range(30) for x in ("--set", f"search.configs={n + 9}")]], "at most 24"),
@@ -148,22 +121,6 @@ def test_a_search_without_configs_ends_by_its_rule(study_file: Path) -> None:
 def test_questions_without_sense_are_refused(study_file: Path, words: list[object], message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("(", "\\(")):
         hpo(study_file, *words)
-
-
-def test_without_a_file_or_a_past_there_is_nothing_to_simulate() -> None:
-    with pytest.raises(SpecError, match="YAML file, or --from-journal"):
-        hpo()
-
-
-def test_a_change_of_method_keeps_what_the_new_one_knows() -> None:
-    search = {"method": "asha", "configs": 9, "max_resource": 27, "brackets": [0], "variant": "promotion"}
-    plain = {"study": "s", "search": search}
-    assert changed(plain, ["search.rounds=2", "search.method=sha"])["search"] == {
-        "method": "sha", "configs": 9, "max_resource": 27, "rounds": 2,
-    }  # fmt: skip
-    assert plain["search"] is search and search["method"] == "asha"
-    with pytest.raises(SpecError, match="study is 's'"):
-        changed(plain, ["study.name=x"])
 
 
 def test_neither_prefect_nor_dask_is_imported(study_file: Path) -> None:
@@ -183,16 +140,3 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
     with pytest.raises(SpecError, match=rule):
         hpo(study_file, *place)
     assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")
-
-
-def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path) -> None:
-    """All have a job as long as they are there, and the study takes no longer than on all of them."""
-    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2, "--picture", "off"]
-    shown = hpo(study_file, *ranged)
-    assert "0 to 30 workers" in shown and "100 %" in shown
-    played, fixed = (
-        json.loads(hpo(study_file, *ranged, *more, "--json"))["scenarios"][0] for more in ([], ["--workers", 30])
-    )
-    assert (played["name"], fixed["name"]) == ("0 to 30 workers", "30 workers")
-    assert played["figures"]["seconds"] == fixed["figures"]["seconds"]
-    assert played["figures"]["worker_seconds"]["median"] < fixed["figures"]["worker_seconds"]["median"]

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import optuna
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -22,10 +21,9 @@ from hypothesis import strategies as st
 
 from hpo_core.cli.app import run
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.errors import StorageError
 from hpo_core.model.file_urls import settled_url, sqlite_file, sqlite_url
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.optuna_import import import_study, plain_url
 from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 from tests.security.watched_folder import watched
@@ -197,16 +195,6 @@ def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
             engine.dispose()
             assert [path.name for path in folder.iterdir()] == ["some.db"], one
         assert list(Path(made).iterdir()) == [folder]
-
-
-@pytest.mark.parametrize("name", ["{a}", "50%#"])
-def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
-    file = tmp_path / name / "optuna.db"
-    optuna.create_study(storage=plain_url(sqlite_url(file)), study_name="one")
-    assert file.stat().st_size and [path.name for path in tmp_path.iterdir()] == [name]
-    with pytest.raises(HpoError, match="has no study 'other'; it has one"):
-        import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[])
 
 
 @pytest.mark.slow

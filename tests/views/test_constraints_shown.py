@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.virtual import VirtualClock
@@ -18,7 +17,6 @@ from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.states import trial_story
-from hpo_flows.command import app
 
 PLAIN: dict[str, Any] = {
     "study": "s", "metric": {"name": "loss"}, "constraints": ["size", "seconds"], "seed": 3,
@@ -90,10 +88,3 @@ def test_a_simulation_violates_constraints_and_ranks_by_them() -> None:
     Simulation(again, now, workers=4, train=played.train, seconds=played.seconds).run()
     assert [trial.results[0].infeasible for trial in again.state.trials] == violated
     assert again.best is not None and study.best is not None and again.best.loss == study.best.loss
-
-
-def test_the_command_simulates_a_study_with_constraints(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(json.dumps(PLAIN))
-    found = CliRunner().invoke(app, ["simulate", str(file), "--workers", "3", "--home", str(tmp_path)])
-    assert found.exit_code == 0, found.output

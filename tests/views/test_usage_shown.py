@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
-from hpo_core.cli.app import app
-from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import Entry
 from hpo_core.report.series import read_series
@@ -71,16 +65,3 @@ def test_mlflow_gets_system_metrics_and_the_device(entries: list[Entry]) -> None
     }
     assert trial_tags(fold, 4, "run")["hpo.device"] == "GPU-5d4e (A100)"
     assert "hpo.device" not in trial_tags(fold, 3, "run")
-
-
-def test_show_prints_it_and_gives_it_to_programs(entries: list[Entry], tmp_path: Path) -> None:
-    journal = Home(tmp_path).open_journal()
-    journal.create("golden", entries[0])
-    for entry in entries[1:]:
-        journal.append("golden", entry)
-    plain = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--home", str(tmp_path)])
-    assert plain.exit_code == 0 and "used" in plain.output, plain.output
-    found = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--json", "--home", str(tmp_path)])
-    used = [attempt["usage"] for attempt in json.loads(found.output)["attempts"]]
-    assert {one["architecture"] for one in used if one} == {"A100"}
-    assert used[0]["share"] == [300, 6_000_000_000, 2000]
