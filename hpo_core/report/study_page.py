@@ -26,7 +26,7 @@ from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import hop_figure, hop_table, jobs_over_time
+from hpo_core.report.timelines import hop_figure, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
@@ -104,8 +104,6 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         generation=series.lineage.generations() if series.lineage is not None else 0,
     )
     about = [wanted, spec.search.summary(progress), f"sampler {spec.sampler.name}"]
-    if spec.training.threads is not None:
-        about.append(f"threads {spec.training.threads}")
     about += placement_lines(study)
     if rules := study.rules.progress(study.state, 0.0):
         about.append(f"stops at {', '.join(rules)}")
@@ -274,7 +272,6 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
-    hop_table,
     front_table,
     failures,
 )

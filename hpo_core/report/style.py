@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpo_core.views.formatting import number, quantile, spans_decades
+from hpo_core.views.formatting import number, quantile
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -239,7 +239,8 @@ def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
     if not finite:
         return Scale(False, 0.0, 1.0, False)
     low, high = finite[0], finite[-1]
-    log = spans_decades(low, high, maximize=maximize)
+    share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
+    log = low > 0 and high / low > 100 and not share
     place = math.log10 if log else float
     kept = quantile(finite, 0.05 if maximize else 0.95)
     good = place(high) - place(kept) if maximize else place(kept) - place(low)

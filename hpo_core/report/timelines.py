@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.partition_file import natural_order
 from hpo_core.model.trial import Outcome
-from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     CANDIDATE,
@@ -184,7 +183,8 @@ def units_of(series: Series) -> list[HopUnit]:
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
     units, names = units_of(series), [file.name for file in series.study.spec.partitions]
-    if not units or not names:
+    moved = moved_bytes(units)
+    if moved is None or not names:
         return None
     workers = sorted({unit.worker for unit in units}, key=natural_order)
     shown = sorted(units, key=lambda unit: unit.started)[-UNITS:]
@@ -211,7 +211,9 @@ def hop_figure(series: Series) -> Figure | None:
     caption = (
         "Each row is a worker, each bar a unit: one model on one partition, in the colour of its trial. Pale ones "
         f"evaluate a model.{f' Of {len(units):,} units the latest {UNITS:,} are drawn.' if few else ''} "
-        "Units of jobs that run or failed are not in the journal."
+        "Units of jobs that run or failed are not in the journal. "
+        f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, {byte_count(moved.moved_to_others)} of that to "
+        "another worker."
     )
     title = f"Units on workers: busy {percent(mean_utilization(worker_uses(units)))} of the time"
     return Figure("hops", title, caption, data, layout(height, barmode="overlay", xaxis=across, yaxis=left))
@@ -220,25 +222,3 @@ def hop_figure(series: Series) -> Figure | None:
 def _unit_words(unit: HopUnit, names: Sequence[str]) -> str:
     words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names[unit.partition], 60)}, {duration(unit.seconds)}"
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
-
-
-def hop_table(series: Series) -> Section | None:
-    """Workers, with the bytes that models moved; None before there is a result."""
-    units = units_of(series)
-    moved = moved_bytes(units)
-    if moved is None:
-        return None
-    head = ("worker", "units", "partitions", "time", "utilization", "models that came", "with")
-    workers = [
-        (
-            *(worker_name(use.worker), use.units, use.partitions, duration(use.seconds), percent(use.utilization)),
-            *(use.models, byte_count(use.received) if use.received else ""),
-        )
-        for use in worker_uses(units)
-    ]
-    caption = (
-        "Utilization is the share of the time from the first unit of any worker to the end of the last one. Models "
-        f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
-        f"{byte_count(moved.moved_to_others)} of that to another worker."
-    )
-    return Section("Workers", caption, table(head, workers))

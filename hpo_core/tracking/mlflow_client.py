@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -81,8 +80,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     with _alone(tracking_uri):
         _make_store(sqlite_file(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
-        if is_database(tracking_uri):
-            client.search_experiments(max_results=1)
+        client.search_experiments(max_results=1)
     return client
 
 
@@ -129,23 +127,19 @@ def errors_without_credentials() -> Iterator[None]:
         ) from None
 
 
-def is_database(tracking_uri: str) -> bool:
-    return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
-
-
 @contextlib.contextmanager
 def _alone(tracking_uri: str) -> Iterator[None]:
     database = sqlite_file(tracking_uri)
-    if database is not None:
-        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = database.with_name(f".{database.name}.first-use.lock")
-        with contextlib.closing(LockFile(path, "the first use of MLflow")) as lock:
-            fcntl.flock(lock.fd, fcntl.LOCK_EX)
-            if database.exists():
-                with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
-                    private_database(database)
-            yield
-    else:
+    if database is None:
+        yield
+        return
+    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = database.with_name(f".{database.name}.first-use.lock")
+    with contextlib.closing(LockFile(path, "the first use of MLflow")) as lock:
+        fcntl.flock(lock.fd, fcntl.LOCK_EX)
+        if database.exists():
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(database)
         yield
 
 

@@ -29,7 +29,6 @@ from hpo_core.tracking.mlflow_runs import (
     study_params,
     study_run_status,
     study_tags,
-    trial_name,
     trial_params,
     trial_run_status,
     trial_tags,
@@ -328,7 +327,7 @@ class MlflowProjection:
         tags = trial_tags(fold, number, parent.run_id)
         params = trial_params(fold.spec, trial) if notes.fresh else None
         if run is None:
-            run = self._trials[number] = store.create(trial_name(fold.spec.study, number), notes.created, tags)
+            run = self._trials[number] = store.create(f"{fold.spec.study}/trial-{number}", notes.created, tags)
         digest = hash(tuple(tags.items()))
         if notes.points or params or digest != self._written.get(number):
             store.log(run, points=notes.points, params=params, tags=tags)

@@ -37,10 +37,6 @@ _STATUS_OF_TRIAL = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "F
 _LONGEST_LIST = 250
 
 
-def trial_name(study: str, number: int) -> str:
-    return f"{study}/trial-{number}"
-
-
 def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
     """Parameters of a trial, and logarithms where the space is logarithmic: MLflow's axes are linear.
 
@@ -205,7 +201,6 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.parent": lambda trial: trial.record.parent,
     "hpo.generation": lambda trial: _in_population(trial, 0, "generation"),
     "hpo.member": lambda trial: _in_population(trial, trial.record.number, "member"),
-    "hpo.device": lambda trial: trial.notes.device,
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.feasible": lambda trial: _feasible(trial),
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),

@@ -90,8 +90,6 @@ class TrialNotes(msgspec.Struct):
     """Facts about a trial that its run shows and the study's state does not keep."""
 
     created: float
-    device: str = ""
-    """Device of the latest attempt that was placed on one."""
     failure: str = ""
     """The latest failure, also after a retry mended it."""
     ended: float | None = None
@@ -252,7 +250,7 @@ class TrackedStudy:
         notes = self.trials[event.trial]
         notes.ended = event.ended or entry.time
         self._curve(notes, event.trial, report, event.metrics, target=event.resource, now=entry.time)
-        values = self._of_result(event) | self._used(notes, event)
+        values = self._of_result(event) | (usage_metrics(event.usage) if event.usage else {})
         for key, value in values.items():
             if key not in event.metrics:  # what the user reports goes before
                 step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
@@ -275,16 +273,9 @@ class TrackedStudy:
             found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
         return found
 
-    def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
-        if not (usage := event.usage):
-            return {}
-        if usage.device:
-            notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device
-        return usage_metrics(usage)
-
     def _failed(self, event: AttemptFailed) -> None:
         notes = self.trials[event.trial]
-        for key, value in self._used(notes, event).items():
+        for key, value in (usage_metrics(event.usage) if event.usage else {}).items():
             self._point(notes, MetricPoint(key, value, event.ended or self.time, event.target))
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"

@@ -243,11 +243,10 @@ def measured_ratio_lines(found: Mapping[str, Iterable[RatioSeen]]) -> list[str]:
 
     >>> measured_ratio_lines({"A100": [RatioSeen(ratio=1.0, load=0.9, work=0.9, attempts=12),
     ...     RatioSeen(ratio=1.5, load=1.4, work=1.25, attempts=9)]})
-    ['oversubscription measured on A100: work at once 0.90 at ratio 1 (12 attempts), 1.25 at 1.5 (9)']
+    ['oversubscription measured on A100: work at once 0.90 at ratio 1 (12 attempts), 1.25 at ratio 1.5 (9 attempts)']
     """
     lines = []
     for name, seen in found.items():
-        first, *rest = [f"{one.work:.2f} at ratio {one.ratio:g} ({one.attempts} attempts)" for one in seen]
-        rest = [text.replace("ratio ", "").replace(" attempts", "") for text in rest]
-        lines.append(f"oversubscription measured on {name}: work at once {', '.join([first, *rest])}")
+        words = ", ".join(f"{one.work:.2f} at ratio {one.ratio:g} ({one.attempts} attempts)" for one in seen)
+        lines.append(f"oversubscription measured on {name}: work at once {words}")
     return lines

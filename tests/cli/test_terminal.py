@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from hpo_core.cli.app import GROUPS
 from hpo_core.terminal.output import print_rows
 from hpo_flows.command import app
-from hpo_flows.progress import LiveBoard
 from tests.cli.test_console import hpo, played
 from tests.methods import spec_of
 
@@ -70,19 +69,6 @@ def test_status_is_short_and_show_is_long(tmp_path: Path) -> None:
     assert best is not None
     for name, value in study.state.trials[best.trial].params.items():
         assert f"{name} = {value}" in shown, "parameters are written in full: people copy them"
-
-
-@pytest.mark.parametrize("width", [80, 60, 40])
-def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
-    study = played(tmp_path, spec_of("hyperband"), 20)
-    console = Console(width=width, file=io.StringIO(), record=True)
-    board = LiveBoard(study, console)
-    board.notes.last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
-    console.print(board.board())
-    board.stop()
-    text = console.export_text()
-    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
-    assert board.notes.last in " ".join(text.split())
 
 
 def test_help_has_every_summary_in_full() -> None:

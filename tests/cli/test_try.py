@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hpo_core.execution.in_process import completed_params, first_job
+from hpo_core.execution.in_process import completed_params
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_flows.command import app
@@ -72,12 +72,6 @@ def test_metrics_of_each_step_are_shown_and_nothing_is_left(tmp_path: Path) -> N
     assert "unit 1: loss = 0.5\nunit 2: loss = 0.25\ncompleted in" in output
     assert "x = 0.5" in output and "c = 'b'" in output and "d = " not in output
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.name != "__pycache__") == [".py", ".yaml"]
-
-
-def test_default_steps_and_parameters_are_those_of_the_first_trial(tmp_path: Path) -> None:
-    first = first_job(make_spec(space=SPACE, search={"method": "random", "configs": 3, "max_resource": 5}))
-    output = hpo_try(study_file(tmp_path)).output
-    assert f"x = {first.params['x']!r}" in output and "unit 5: loss" in output
 
 
 @pytest.mark.parametrize("gang", [2, "auto"])
@@ -150,15 +144,3 @@ def completed(drawn: dict[str, Any], **given: str) -> dict[str, Any]:
 def test_wrong_values_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         completed({"x": 0.1, "c": "b"}, **given)
-
-
-def test_given_values_are_those_that_start_with_takes() -> None:
-    step = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
-    space = {"s": step, "z": {"type": "float", "low": 0.0, "high": 9.0}, "i": {"type": "int", "low": 1, "high": 9}}
-    spec = make_spec(space=space)
-    params = first_job(spec, {"s": "0.5", "z": "2", "i": "3.0"}).params
-    assert [(type(params[name]), params[name]) for name in "szi"] == [(float, 0.5), (float, 2.0), (int, 3)]
-    with pytest.raises(SpecError, match="off its steps"):
-        first_job(spec, {"s": "0.3"})
-    with pytest.raises(SpecError, match="params.z = a whole number of about 400 digits"):
-        first_job(spec, {"z": "1" + "0" * 400})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
 import importlib
 import importlib.util
@@ -15,9 +14,6 @@ import pytest
 
 import hpo_core
 from hpo_core import load_spec
-from hpo_core.checkpoints.storage import all_files
-from tests.flows.conftest import Runner
-from tests.storage_servers import SECRET, s3, sftp
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -64,42 +60,6 @@ def test_study_files_for_servers_of_files_are_valid(name: str, tmp_path: Path) -
     write_files(tmp_path, "train.py", name)
     spec = load_spec(tmp_path / name)
     assert spec.study == name.removesuffix(".yaml") and spec.checkpoint_base.endswith(f"/hpo/{spec.study}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["on-s3", "on-sftp"])
-def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    """With the server's own address, workers of this computer and fewer configurations."""
-    write_files(tmp_path, "train.py", f"{name}.yaml")
-    file = tmp_path / f"{name}.yaml"
-    text = file.read_text().replace("configs: 30", "configs: 6")
-    text = text.replace('{kind: address, address: "tls://scheduler:8786"}', "{kind: local, workers: 2}")
-    page = (ROOT / "docs" / "how-to" / "keep-checkpoints-on-s3.md").read_text()
-    with contextlib.ExitStack() as stack:
-        if name == "on-s3":
-            environment = stack.enter_context(s3()).environment()
-            given = set(environment) - {"AWS_DEFAULT_REGION"}  # moto wants one
-        else:
-            server = stack.enter_context(sftp(tmp_path / "sshd"))
-            environment = server.environment()
-            given = set(environment)
-            text = text.replace("sftp://files.lab:22/srv/hpo", f"sftp://127.0.0.1:{server.port}{tmp_path}/hpo")
-        assert all(f"{variable}=" in page for variable in given)
-        file.write_text(text)
-        hpo = Runner(tmp_path, prefect_api | environment)
-        facts = hpo.json("tune", file, "--no-prefect")
-        assert facts["status"] == "finished" and facts["trials"] == 6
-        base = load_spec(file).checkpoint_base
-        left = all_files(tmp_path, base)
-        assert left and all(uri.startswith(f"{base}/trial-") for uri in left)
-        assert not list(hpo.home.rglob("*.safetensors"))
-        if name == "on-s3":
-            again = hpo.json("rerun", name, "--as", "again", "--no-prefect")
-            assert again["best"]["value"] == facts["best"]["value"], "trained again, to the bit"
-            assert all_files(tmp_path, base.replace(name, "again"))
-            texts = [path for path in hpo.home.rglob("*") if path.is_file()]
-            assert {"journal.db", "mlflow.db", "report.html"} <= {path.name for path in texts}
-            assert not [path for path in texts if SECRET.encode() in path.read_bytes()]
 
 
 def test_commands_named_exist() -> None:

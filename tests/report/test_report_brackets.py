@@ -11,7 +11,7 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised
 from hpo_core.report.ladder import rung_section
-from hpo_core.report.series import Series, read_series
+from hpo_core.report.series import Series
 from hpo_core.report.study_page import course, failure_rows, head, key_numbers, render
 from hpo_core.report.style import Figure
 from tests.methods import SEARCHES, spec_of
@@ -141,13 +141,6 @@ def test_a_stop_rule_is_told_in_words() -> None:
     world.play(60)
     series, _ = told(world)
     assert html(course(series)).count("halted") >= 1 and "resumed" in html(course(series))
-
-
-def test_an_extension_is_part_of_the_course() -> None:
-    world = World(failing=False).play()
-    assert html(course(read_series(world.entries()))) == ""
-    world.study.extend(7)
-    assert "7 more configurations were asked for" in html(course(read_series(world.entries())))
 
 
 def test_failures_name_the_bracket_where_there_are_several(own: Drawn) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -171,34 +170,6 @@ def test_any_settings_of_a_search(search: dict[str, Any], more: dict[Any, Any]) 
 def test_any_space(space: dict[str, Any], method: str) -> None:
     search = {"method": method} | ({"configs": 2} if method == "random" else {"points": {"x": 3, "y": 2}})
     begin(plain(space=space, search=search))
-
-
-YAML_PIECES = st.lists(
-    st.one_of(
-        st.text(max_size=6),
-        st.sampled_from([
-            "a: ", "&a ", "*a", "<<: *a", "{", "}", "[", "]", ", ", "? ", ": ", "- ", "\n", "\n  ", "|\n", ">\n", "'",
-            '"', "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ",
-            "!!null ",
-            "!!map ", "!!seq ", "!!str ", "!!python/name:os.system ", "!x ", "%YAML 1.1\n", "%TAG ! x\n", "---\n",
-            "...\n", "2024-13-45", "2024-01-01", "1:30", "0x1f", "0b1", "0o7", "1_000", ".inf", ".nan", "~", "yes",
-            "1e5", "=",
-            '"\\x41"', '"\\ud800"', '"\\U00110000"', "# c\n", "\t", "\0", "\ufeff", "\u2028",
-        ]),
-    ),
-    max_size=14,
-).map("".join)  # fmt: skip
-
-
-@FUZZ
-@given(YAML_PIECES)
-def test_any_study_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
-    path.write_text(yaml.safe_dump(plain()) + text, encoding="utf-8", errors="surrogatepass", newline="")
-    try:
-        load_spec(path)
-    except SpecError as error:
-        assert len(str(error)) < MESSAGE
 
 
 @FUZZ
