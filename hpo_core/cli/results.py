@@ -174,7 +174,7 @@ def import_study(
     as_json: AsJson = False,
 ) -> None:
     """Restore a study from its run in MLflow."""
-    from hpo_core.tracking.restore import restore_study
+    from hpo_core.tracking.provenance_files import restore_study
 
     place = Home(home, journal)
     uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri

@@ -17,7 +17,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.checkpoints.storage import log_path
-from hpo_core.cli.debugging import MoreParams, ParamsOption
+from hpo_core.cli.before_study import MoreParams, ParamsOption
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError

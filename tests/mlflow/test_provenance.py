@@ -18,9 +18,8 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, JournalError, StudyExistsError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.tracking import provenance_files, restore
-from hpo_core.tracking.provenance_files import note_version, read_versions
-from hpo_core.tracking.restore import Restored, restore_study
+from hpo_core.tracking import provenance_files
+from hpo_core.tracking.provenance_files import Restored, note_version, read_versions, restore_study
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, Train, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 
@@ -129,7 +128,7 @@ def test_a_journal_that_was_tampered_with_is_refused(uploaded: Uploaded, monkeyp
 
 
 def test_a_file_that_is_larger_than_it_may_be(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restore, "MAX_BYTES", 100)
+    monkeypatch.setattr(provenance_files, "MAX_BYTES", 100)
     with pytest.raises(HpoError, match="at most 100 are fetched"):
         uploaded.restore()
 

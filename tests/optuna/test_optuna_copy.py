@@ -16,7 +16,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.study import Study
-from hpo_core.tracking.restore import _adapted
+from hpo_core.tracking.provenance_files import _adapted
 from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 from tests.methods import SEARCHES
