@@ -15,14 +15,14 @@ from tests.conftest import completed, failed, make_spec
 TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad \x1b[2J x\n"
 
 
-def half_failed(folder: Path, rank: str = "") -> None:
-    """A study whose first trial failed (by a rank of a gang) and whose second one succeeded."""
+def half_failed(folder: Path) -> None:
+    """A study whose first trial failed and whose second one succeeded."""
     journal = Home(folder).open_journal()
     study = Study.create(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}), journal)
     first, second = study.set_capacity(2)
-    study.tell_report(failed(first, Outcome.ERROR, rank + "ValueError: bad \x1b[2J x", detail=TRACEBACK))
+    study.tell_report(failed(first, Outcome.ERROR, "ValueError: bad \x1b[2J x", detail=TRACEBACK))
     study.tell_report(completed(second, 0.5))
-    log = folder / f"studies/world/logs/trial-00000-attempt-0{'.rank-1' if rank else ''}.log"
+    log = folder / "studies/world/logs/trial-00000-attempt-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("printed")
     journal.close()
@@ -33,14 +33,6 @@ def test_status_says_why_trials_failed(tmp_path: Path) -> None:
     text = hpo(tmp_path, "status", "world")
     assert "of 2 trials, 1 failed" in text and "1 x ValueError: bad \\x1b[2J x (trial 0, log " in text
     assert json.loads(hpo(tmp_path, "status", "world", "--json"))["failures"]["groups"][0]["trials"] == [0]
-
-
-def test_the_log_of_a_gang_is_that_of_the_rank_that_failed(tmp_path: Path) -> None:
-    half_failed(tmp_path, rank="Rank 1 of 2: ")
-    place = f"{tmp_path}/studies/world/logs/trial-00000-attempt-0.rank-1.log"
-    assert f"log: {place}\n" in hpo(tmp_path, "show", "world", "--trial", "0")
-    assert json.loads(hpo(tmp_path, "show", "world", "--trial", "0", "--json"))["attempts"][0]["log"] == place
-    assert f"log {place}" in hpo(tmp_path, "status", "world")
 
 
 def test_story_of_a_trial_has_traceback_and_log_without_control_characters(tmp_path: Path) -> None:
