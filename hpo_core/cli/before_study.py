@@ -182,7 +182,7 @@ def check(
     home: HomeOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
+    """Train in one go and with resumes, compare the bits, and name what differs and what is not saved."""
     from hpo_core.training.resume_check import LENGTHS, check_resume
 
     given, is_file = [*(params or ()), *(more_params or ())], ":" not in what or Path(what).exists()
@@ -314,7 +314,7 @@ def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
-    """Write the space of an Optuna objective, found by calling it up to its first report."""
+    """Print the space of an Optuna objective, found by calling it some 200 times up to its first report."""
     from hpo_core.spec.study_yaml import in_one_line
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna_space import find_space

@@ -41,7 +41,7 @@ def schedule(
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Write the parameters along the training that led to a trial as JSON, for a plain training script."""
+    """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
     from hpo_core.model.errors import StorageError
     from hpo_core.study import Study
     from hpo_core.views.lineage import read_lineage
@@ -194,7 +194,7 @@ def history(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what jobs needed, by their deciding parameters."""
+    """List the memory, compute and cores that jobs were measured to need."""
     if forget and objective is None:
         raise SpecError("hpo history --forget: name the OBJECTIVE, module:function, whose measurements are forgotten.")
     kept = Home(home, journal).read_journal().measurements
