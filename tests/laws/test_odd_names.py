@@ -197,15 +197,6 @@ def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
         assert list(Path(made).iterdir()) == [folder]
 
 
-@pytest.mark.slow
-def test_mlflow_makes_its_database_whatever_the_working_folder_is_called(tmp_path: Path) -> None:
-    work = tmp_path / "it's :x"
-    work.mkdir()
-    with working_in(work):
-        (found,) = open_client(sqlite_url(tmp_path / "mlflow.db")).search_experiments()
-    assert found.artifact_location.startswith(f"{tmp_path.as_uri()}/mlartifacts/") and not list(work.iterdir())
-
-
 def test_a_working_folder_that_was_removed_is_said_in_one_line(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
