@@ -365,7 +365,7 @@ class Result:
 
         source = self._home.read_journal()
         try:
-            return write_report(source.entries(self.name), self._home.report_path(self.name), folder=self.folder)
+            return write_report(source.entries(self.name), self._home.report_path(self.name))
         finally:
             source.close()
 

@@ -81,7 +81,7 @@ class ReportFiles:
             return found if run is None else found | {"MLflow": run.url}
 
         with suppress(HpoError):  # damaged, as its row says
-            LiveReport(source, name, self._home.report_path(name), folder=folder, links=links).write()
+            LiveReport(source, name, self._home.report_path(name), links=links).write()
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

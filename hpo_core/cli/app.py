@@ -19,8 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpo_core.cli.debugging import check, try_trial
-from hpo_core.cli.planning import partition, space
+from hpo_core.cli.before_study import check, partition, space, try_trial
 from hpo_core.cli.results import compare, history, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
 from hpo_core.model.errors import HpoError

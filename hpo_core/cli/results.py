@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from hpo_core.home import Home, checked_name
 from hpo_core.model.devices.inventory import memory_words
+from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.model.short_text import meant_or_known
@@ -30,11 +32,6 @@ from hpo_core.terminal.output import (
 )
 from hpo_core.terminal.without_terminal import interrupt_at_end
 from hpo_core.views.formatting import duration
-
-if TYPE_CHECKING:
-    from hpo_core.tracking.optuna_import import Imported
-    from hpo_core.tracking.restore import Restored
-    from hpo_core.views.device_use import MeasuredNeed
 
 
 def schedule(
@@ -100,14 +97,14 @@ def report(
             return {"Study folder": str(folder)} | study_links(place, spec)
 
         if live:
-            written = LiveReport(source, name, path, folder=folder, links=links)
+            written = LiveReport(source, name, path, links=links)
             if written.write():
                 interrupt_at_end()
                 out.say(f"{path} follows {name}. Ctrl-C ends that; the study goes on.")
                 with suppress(KeyboardInterrupt):
                     written.follow()
             entries = iter(source.entries(name, 1))
-        page = write_report(chain([first], entries), path, links=links(), folder=folder)
+        page = write_report(chain([first], entries), path, links=links())
     out.say(page)
 
 
@@ -160,13 +157,7 @@ def project(
 
 
 def import_study(
-    study: Annotated[str | None, typer.Argument(help="With --from-optuna: the study's name there.")] = None,
-    run: Annotated[
-        str | None, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")
-    ] = None,
-    optuna: Annotated[
-        str | None, typer.Option("--from-optuna", help="Optuna storage: a database URL, or a journal file.")
-    ] = None,
+    run: Annotated[str, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")],
     tracking_uri: Annotated[
         str | None,
         typer.Option(
@@ -178,34 +169,17 @@ def import_study(
         list[Path] | None,
         typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
     ] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="With --from-optuna: the value's name; again for several.")
-    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a study from its run in MLflow, or import one from an Optuna storage for warm starts and comparisons."""
+    """Restore a study from its run in MLflow."""
+    from hpo_core.tracking.provenance_files import restore_study
+
     place = Home(home, journal)
-    found: Restored | Imported
-    if optuna is not None:
-        if run is not None or tracking_uri is not None or code:
-            raise SpecError("hpo import: --from-optuna goes with STUDY, --name and --metric alone.")
-        if study is None:
-            raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
-        from hpo_core.tracking.optuna_import import import_study as import_from_optuna
-
-        found = import_from_optuna(place, optuna, study, name=name, metrics=metric or [])
-    else:
-        if run is None:
-            raise SpecError("hpo import: give --from-mlflow RUN, or --from-optuna STORAGE STUDY.")
-        if study is not None or metric:
-            raise SpecError("hpo import: STUDY and --metric go with --from-optuna alone.")
-        from hpo_core.tracking.restore import restore_study
-
-        uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
-        folders = [str(folder.resolve()) for folder in code or [Path()]]
-        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
+    uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
+    folders = [str(folder.resolve()) for folder in code or [Path()]]
+    found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -221,8 +195,6 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List the memory, compute and cores that jobs were measured to need."""
-    from hpo_core.views.device_use import measured_needs
-
     if forget and objective is None:
         raise SpecError("hpo history --forget: name the OBJECTIVE, module:function, whose measurements are forgotten.")
     kept = Home(home, journal).read_journal().measurements
@@ -234,30 +206,47 @@ def history(
     if forget:
         out.say(f"{kept.forget(found)} forgotten")
         return
-    needs = measured_needs(found)
+    needs = sorted(_needs(found), key=lambda need: (need["objective"], need["code"], -(need["memory"] or 0)))
     if as_json:
-        print_json(msgspec.to_builtins(needs))
+        print_json(needs)
         return
     if not needs:
         out.say("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
-    for (name, source), rows in groupby(needs, lambda need: (need.objective, need.code)):
+    for (name, source), group in groupby(needs, lambda need: (need["objective"], need["code"])):
         out.say(f"{name} (source {source[:8]})", style="bold")
-        print_rows(out, [_need_row(need) for need in rows])
+        print_rows(out, [_need_row(need) for need in group])
 
 
-def _need_row(need: MeasuredNeed) -> dict[str, Any]:
-    memory = "" if need.memory is None else memory_words(need.memory)
-    if need.out_of_memory is not None and need.out_of_memory > (need.memory or 0):
-        memory = f"> {memory_words(need.out_of_memory)}"
-    is_measured = need.measurements > 0
+def _needs(found: Iterable[Measurement]) -> Iterator[dict[str, Any]]:
+    """The largest need of each objective, source, architecture and key, and its latest measurement."""
+    groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
+    for one in found:
+        groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
+    for group in groups.values():
+        newest = max(group, key=lambda one: one.measured_at)
+        yield {name: getattr(newest, name) for name in ("objective", "code", "architecture", "params", "study")} | {
+            "memory": max(one.peak for one in group) or None,
+            "out_of_memory": max(one.out_of_memory for one in group) or None,
+            "compute": max((one.compute for one in group if one.compute is not None), default=None),
+            "cores": max(one.cores for one in group),
+            "unit_seconds": max(one.unit_seconds for one in group),
+            "measurements": sum(not one.out_of_memory for one in group),
+            "measured_at": newest.measured_at,
+        }
+
+
+def _need_row(need: dict[str, Any]) -> dict[str, Any]:
+    memory = "" if need["memory"] is None else memory_words(need["memory"])
+    if (need["out_of_memory"] or 0) > (need["memory"] or 0):
+        memory = f"> {memory_words(need['out_of_memory'])}"
     return {
-        "key": " ".join(f"{name}={value}" for name, value in need.params.items()) or "any",
-        "device": need.architecture,
+        "key": " ".join(f"{name}={value}" for name, value in need["params"].items()) or "any",
+        "device": need["architecture"],
         "memory": memory,
-        "compute": "" if need.compute is None else f"{100 * need.compute:.0f} %",
-        "cores": f"{need.cores:.2f}" if is_measured else "",
-        "s/unit": f"{need.unit_seconds:.3g}" if is_measured else "",
-        "runs": need.measurements,
-        "study": need.study,
-        "age": " ".join(duration(max(time.time() - need.measured_at, 0.0)).split()[:2]),
+        "compute": "" if need["compute"] is None else f"{100 * need['compute']:.0f} %",
+        "cores": f"{need['cores']:.2f}",
+        "s/unit": f"{need['unit_seconds']:.3g}",
+        "runs": need["measurements"],
+        "study": need["study"],
+        "age": " ".join(duration(max(time.time() - need["measured_at"], 0.0)).split()[:2]),
     }

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.checkpoints.storage import log_path
-from hpo_core.cli.debugging import MoreParams, ParamsOption
+from hpo_core.cli.before_study import MoreParams, ParamsOption
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
@@ -42,7 +42,7 @@ from hpo_core.terminal.output import (
     study_at,
 )
 from hpo_core.views.failure_reasons import rank_named
-from hpo_core.views.hop_views import plain_visits, visit_lines
+from hpo_core.views.hop_views import visit_lines
 from hpo_core.views.states import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
         record = study.state.trials[trial]
         attempts = [_plain(report, folder) for report in reports]
         facts = {"trial": trial, "status": trial_state(study, record), "params": record.params, "story": story}
-        facts |= {"visits": visits} if (visits := plain_visits(study.spec, record)) else {}
+        visits = [msgspec.to_builtins(visit) for result in record.results for visit in result.visits or ()]
+        facts |= {"visits": visits} if visits else {}
         print_json(facts | {"attempts": attempts, "logs": [str(path) for path in logs if path.exists()]})
         return
     for line in story:

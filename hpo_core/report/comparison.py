@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,8 +16,6 @@ from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.series import Series, Track, read_series
 from hpo_core.report.style import (
-    LOG,
-    MUTED,
     SERIES,
     Figure,
     Trace,
@@ -35,26 +32,23 @@ from hpo_core.views.formatting import Spread, duration, number, percent
 
 POINTS = 240
 """Points of a line."""
-LOG_FROM = 20
-"""Ratio of the end to the first result from which the horizontal axis is logarithmic."""
 
 Band = tuple[list[float], list[float], list[float], list[float]]
 """Places, and there the least, the median and the largest value."""
 
 
-def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
+def band(tracks: Sequence[Track], sign: float) -> Band:
     """Range of all tracks with a value, from where each of them has one to where the last one ends.
 
     Args:
         tracks: one for each run.
         sign: factor between a loss and the metric.
-        log: whether places are spaced evenly on a logarithmic axis.
     """
     known = [(np.array(steps), end) for steps, end in tracks if steps]
     if not known:
         return [], [], [], []
     begin, end = max(steps[0, 0] for steps, _ in known), max(end for _, end in known)
-    places = (np.geomspace if log and begin > 0 else np.linspace)(begin, end, POINTS)
+    places = np.linspace(begin, end, POINTS)
     latest = [(np.searchsorted(steps[:, 0], places, side="right") - 1).clip(0) for steps, _ in known]
     values = sign * np.array([steps[at, 1] for (steps, _), at in zip(known, latest, strict=True)])
     return (
@@ -116,12 +110,9 @@ def incumbents(
     if not values or last <= 0:
         return None
     divisor, across = time_axis(last) if along is None else (1.0, axis(along))
-    begin = min(steps[0][0] for _, tracks in groups for steps, _ in tracks if steps)
-    if log := 0 < begin * LOG_FROM <= last:  # the beginning decides, and the last steps take longest
-        across = axis(across["title"]["text"], **LOG)
     data: list[Trace] = []
     for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
-        drawn = band(tracks, sign, log=log)
+        drawn = band(tracks, sign)
         data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor)
     up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
     return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
@@ -131,9 +122,6 @@ def series_colors(count: int) -> list[str]:
     return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
-_REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
-_DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
-"""End of a study's name that an unnamed flow run adds, and `make demo`."""
 _ASIDE = ("study", "seed", "tracking", "prefect")
 """Parts of a study that name it and say where it is shown: all others are equal in repeats."""
 
@@ -183,7 +171,7 @@ class StudyGroup:
 
 
 def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
-    """Repeats together: names that are equal up to a number or date at their end, equal settings, different seeds.
+    """Studies of equal settings and different seeds together, called after the first of them.
 
     Studies with one seed are in different groups: they show no spread over seeds.
 
@@ -191,7 +179,7 @@ def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
         SpecError: the studies optimize different metrics.
     """
     first = studies[0].study
-    groups: list[tuple[str, str, list[Series]]] = []
+    groups: list[tuple[str, list[Series]]] = []
     for series in studies:
         study, seed = series.study, series.study.spec.seed
         if study.spec.metric != first.spec.metric:
@@ -203,31 +191,14 @@ def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
         settings = {key: value for key, value in study.spec.plain().items() if key not in _ASIDE}
         if settings["warm_start"] is not None:
             settings["warm_start"].pop("past")  # drawn from the study's own seed
-        stem, same = stem_of(study.name), repr(settings)
-        for known_stem, known_settings, members in groups:
-            seeds = {member.study.spec.seed for member in members}
-            if (stem, same) == (known_stem, known_settings) and seed not in seeds:
+        same = repr(settings)
+        for known, members in groups:
+            if same == known and seed not in {member.study.spec.seed for member in members}:
                 members.append(series)
                 break
         else:
-            groups.append((stem, same, [series]))
-    stems = [stem for stem, _, _ in groups]
-    return [
-        StudyGroup(stem if len(members) > 1 and stems.count(stem) == 1 else members[0].study.name, tuple(members))
-        for stem, _, members in groups
-    ]
-
-
-def stem_of(name: str) -> str:
-    """A study's name without the number of its repeat, and without date and time.
-
-    >>> stem_of("asha-seed3"), stem_of("digits-2"), stem_of("pbt"), stem_of("7")
-    ('asha', 'digits', 'pbt', '7')
-    >>> stem_of("retrain-20261121-140102-ab12"), stem_of("digits-2-20261121-140102")
-    ('retrain', 'digits')
-    """
-    plain = _DATED.sub("", name)
-    return _REPEAT.sub("", plain) or plain
+            groups.append((same, [series]))
+    return [StudyGroup(members[0].study.name, tuple(members)) for _, members in groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +267,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    drawn = [figure for figure in (*_over_resource_and_time(comparison), final_quality(comparison)) if figure]
+    drawn = [figure for figure in _over_resource_and_time(comparison) if figure]
     names = [group.name for group in comparison.groups]
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
     objectives = {len(series.study.spec.objectives) for series in comparison.studies}
@@ -350,39 +321,3 @@ def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:
         incumbents("by-resource", title, caption, by_resource, metric=metric, maximize=maximize, along=along),
         incumbents("by-time", "Best value over time", caption, by_time, metric=metric, maximize=maximize),
     ]
-
-
-def final_quality(comparison: Comparison) -> Figure | None:
-    groups = [group for group in comparison.ranked() if group.spread() is not None]
-    if len(comparison.studies) < 2 or not groups:
-        return None
-    names = [group.name for group in comparison.groups]
-    color = dict(zip(names, series_colors(len(names)), strict=True))
-    data: list[Trace] = []
-    for group in reversed(groups):
-        known = [member for member in group.members if member.best is not None]
-        data.append(
-            {
-                "type": "box",
-                "orientation": "h",
-                "x": [rounded(member.best) for member in known if member.best is not None],
-                "y": [whole(group.name, 30)] * len(known),
-                "text": [f"{whole(member.study.name)}: {number(member.best)}" for member in known],
-                "hoverinfo": "text",
-                "boxpoints": "all",
-                "pointpos": 0,
-                "jitter": 0,
-                "fillcolor": pale(color[group.name]),
-                "line": {"color": MUTED, "width": 1},
-                "marker": {"color": color[group.name], "size": 10, "opacity": 0.75},
-                "showlegend": False,
-            }
-        )
-    values = [member.best for group in groups for member in group.members]
-    across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
-    caption = (
-        "A dot is a study's best value; the box, where there are several seeds, holds the middle half of them and "
-        "their median. The best is on top."
-    )
-    shape = layout(120 + 48 * len(groups), xaxis=across, yaxis=axis(type="category"))
-    return Figure("final", "Final quality", caption, data, shape)

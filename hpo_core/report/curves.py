@@ -1,13 +1,10 @@
-"""Results in pictures: best value over time, learning curves, Pareto front, map of a grid (HyperSack, Figure 7)."""
+"""Results in pictures: best value over time, learning curves, Pareto front."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
@@ -31,7 +28,6 @@ from hpo_core.report.style import (
 )
 from hpo_core.state import TrialRecord, is_complete
 from hpo_core.views.formatting import duration, number, parameter_value, plural
-from hpo_core.views.states import GridPoint, JobState, grid_points, grid_states, joint_state
 from hpo_core.views.summary import front_members, front_rows, rule_words, values_of
 
 CURVE_BUDGET = 12_000
@@ -205,122 +201,3 @@ def front_table(series: Series) -> Section | None:
     )
     cells = [["" if item is None else parameter_value(item) for item in row.values()] for row in rows]
     return Section("Results on the Pareto front", caption, table(list(rows[0]), cells, 60))
-
-
-MARKS = {JobState.IN_PROGRESS: "▸", JobState.FAILED: "✕"}
-"""Marks of cells whose configuration trains, or failed."""
-_CELL, _LEAST, _TALLEST, _AROUND = 32, 160, 620, 150
-"""Pixels: a row's height, the map's at least and at most, and around it."""
-
-
-class GridCells:
-    """All points over the two parameters with most values; a third one divides the columns of a map.
-
-    Points that differ in further parameters alone fall together in one cell.
-    """
-
-    def __init__(self, space: Mapping[str, Parameter], points: Sequence[GridPoint]) -> None:
-        sides = {name: _values_of(name, space[name], points) for name in space}
-        varied = sorted((name for name in sides if len(sides[name]) > 1), key=lambda name: -len(sides[name]))
-        self.across, self.up, self.third = (*varied, "", "", "")[:3]
-        self.names = [name for name in (self.across, self.up, self.third) if name]
-        self.summed = varied[3:]
-        self.rows = sides.get(self.up, [""])
-        self.columns = [(a, b) for a in sides.get(self.third, [""]) for b in sides.get(self.across, [""])]
-        self._cells: dict[tuple[str, str, str], list[GridPoint]] = {}
-        for point in points:
-            place = (_word(point, self.third), _word(point, self.across), _word(point, self.up))
-            self._cells.setdefault(place, []).append(point)
-        self.cells = [[self._cells.get((*column, row), []) for column in self.columns] for row in self.rows]
-
-    def together(self) -> str:
-        """Sentence about cells that hold several points; empty where none does."""
-        names = ", ".join(text(name, 24) for name in self.summed)
-        return f" A cell holds all values of {names}, and shows the best of them." if names else ""
-
-
-def _word(point: GridPoint, name: str) -> str:
-    return "" if not name else text(parameter_value(point.params[name])) if name in point.params else "–"
-
-
-def _values_of(name: str, parameter: Parameter, points: Sequence[GridPoint]) -> list[str]:
-    # In the order of the parameter; a grid may be shuffled.
-    found = {_word(point, name): point.params.get(name, -math.inf) for point in points}
-    if isinstance(parameter, ListedParameter):
-        listed = [text(parameter_value(choice)) for choice in parameter.listed()]
-        found = {word: listed.index(word) if word in listed else -1 for word in found}
-    return sorted(found, key=lambda word: found[word])
-
-
-def grid_figure(series: Series) -> Figure | None:
-    """Map of a grid by the metric; None for another method, and for a very large grid."""
-    points = grid_points(series.study)
-    if len(points) < 2:
-        return None
-    cells = GridCells(series.study.spec.search_space().parameters, points)
-    drawn = scale(
-        (value for row in cells.cells for cell in row for value in _values(series, cell)), maximize=series.maximize
-    )
-
-    def shade(found: Sequence[GridPoint]) -> float | None:
-        own = _values(series, found)
-        return rounded(drawn.place(_best(series, own))) if own else None
-
-    def mark(found: Sequence[GridPoint]) -> str:
-        return MARKS.get(joint_state([point.state for point in found]), "")
-
-    low, high = drawn.ends
-    gap = 0 if len(cells.columns) * len(cells.rows) > 2500 else 2
-    thirds, firsts = ([*words] for words in zip(*cells.columns, strict=True))
-    data: Trace = {
-        "type": "heatmap",
-        "x": [thirds, firsts] if cells.third else firsts,
-        "y": cells.rows,
-        "z": [[shade(cell) for cell in row] for row in cells.cells],
-        "text": [[mark(cell) for cell in row] for row in cells.cells],
-        "texttemplate": "%{text}",
-        "textfont": {"size": 16},
-        "hovertext": [[_words(series, cells, cell) for cell in row] for row in cells.cells],
-        "hoverinfo": "text",
-        "xgap": gap,
-        "ygap": gap,
-        "zmin": low,
-        "zmax": high,
-        **drawn.colors(series.metric, maximize=series.maximize),
-    }
-    names = [text(name, 30) for name in (cells.across, cells.third) if name]
-    across = axis(" within ".join(names), type="multicategory" if cells.third else "category", showgrid=False)
-    up = axis(text(cells.up, 30), type="category", showgrid=False)
-    height = min(_TALLEST, max(_LEAST, _CELL * len(cells.rows))) + _AROUND
-    counts = grid_states(series.study)
-    title = f"The grid: {counts.words}" if counts is not None else "The grid"
-    caption = (
-        f"{text(series.metric, 30)} of each configuration where it has a result: {DARKER} is better. ▸ trains, ✕ "
-        f"failed: it is tried again, or was abandoned.{cells.together()}"
-    )
-    return Figure("grid", title, caption, [data], layout(height, xaxis=across, yaxis=up), zoom=False)
-
-
-def _values(series: Series, points: Sequence[GridPoint]) -> list[float]:
-    found = [series.final(series.trials[trial]) for point in points for trial in point.trials]
-    return [value for value in found if value is not None]
-
-
-def _best(series: Series, values: Sequence[float]) -> float:
-    return max(values) if series.maximize else min(values)
-
-
-def _words(series: Series, cells: GridCells, points: Sequence[GridPoint]) -> str:
-    # Hover words of a cell; with one trial they begin with its number, by which a click finds it.
-    if not points:
-        return "no point of the grid"
-    trials = [trial for point in points for trial in point.trials]
-    counts = Counter(point.state for point in points)
-    head = ", ".join(f"{counts[state]} {state}" for state in JobState if counts[state])
-    if len(points) == 1:
-        head = str(points[0].state) + (f": trials {', '.join(map(str, trials))}" if len(trials) > 1 else "")
-        head = f"trial {trials[0]}: {head}" if len(trials) == 1 else head
-    lines = [f"{text(name, 24)} = {_word(points[0], name)}" for name in cells.names]
-    if values := _values(series, points):
-        lines.append(f"{'best ' * (len(values) > 1)}{text(series.metric, 24)} {number(_best(series, values))}")
-    return "<br>".join([head, *lines])

@@ -108,7 +108,7 @@ def device_table(series: Series) -> Section | None:
         "Most jobs at once, most memory claimed and used at once; the share of the time with a job on it, and the mean "
         "share of its compute that jobs claimed."
     )
-    return Section("Devices in numbers", caption, table(head, rows), f"{series.study.name}-devices.csv")
+    return Section("Devices in numbers", caption, table(head, rows))
 
 
 MOMENTS = 3_000

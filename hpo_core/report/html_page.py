@@ -30,8 +30,6 @@ class Section:
     title: str
     caption: str
     body: str = ""
-    csv: str = ""
-    """File name of a button that saves the section's table; empty: no button."""
 
 
 def html_page(
@@ -117,8 +115,7 @@ def card(part: Figure | Section) -> str:
         width = f' style="--least:{part.min_width}px"' if part.min_width else ""
         body = f'<div class="scroll"><div id="{part.key}" class="plot"{width}></div></div>'
     else:
-        saves = f'<div class="bar"><button data-csv="{escape(part.csv)}">Download CSV</button></div>'
-        body = (saves if part.csv else "") + part.body
+        body = part.body
     caption = f'<p class="caption">{part.caption}</p>' if part.caption else ""
     return f'<section class="card"><h2>{escape(part.title, quote=False)}</h2>{caption}{body}</section>'
 

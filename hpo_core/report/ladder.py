@@ -15,7 +15,6 @@ from hpo_core.report.style import (
     GAP,
     GREEN,
     LOST,
-    SERIES,
     Figure,
     Point,
     Trace,
@@ -128,7 +127,7 @@ def ladder_figure(series: Series) -> Figure | None:
             "layer": "below",
         }
         for k, (height, band) in enumerate(zip(heights, bands.all, strict=True))
-        if band.kind != "closed"
+        if band.rung.is_open
     ]  # fmt: skip
     shape = layout(
         170 + round(unit * top),
@@ -153,13 +152,13 @@ def _ladder_caption(series: Series, shown: int) -> str:
 
 
 def _opens(series: Series) -> bool:
-    return any(band.kind == "closed" for band in series.bands.all) or bool(series.study.state.ceilings)
+    return any(not band.rung.is_open for band in series.bands.all) or bool(series.study.state.ceilings)
 
 
 def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:
     words = [
         f"<b>Rung {band.rung.rung}</b> (to {band.rung.level:,})<br>"
-        + ("closed" if band.kind == "closed" else plural(len(band.results), "result"))
+        + (plural(len(band.results), "result") if band.rung.is_open else "closed")
         for band in bands.all
     ]
     starts = [height - 1 for height, band in zip(heights, bands.all, strict=True) if band.rung.rung == 0]
@@ -176,33 +175,6 @@ def _places(bands: Bands, heights: list[float]) -> dict[tuple[int, int], float]:
             share = rank / (len(ranked) - 1) if len(ranked) > 1 else 0.5
             found[result.trial, result.resource] = height + _BAND - 2 * _BAND * share
     return found
-
-
-def rung_counts(series: Series) -> Figure | None:
-    """Plotly's funnel: the results at each level, one for each ladder of rungs; None for one level."""
-    bands, data = series.bands, list[Trace]()
-    levels = sorted({band.rung.level for band in bands.all if band.rung.results})
-    if len(levels) < 2:
-        return None
-    for i, ladder in enumerate(bands.ladders):
-        own = [band for band in bands.all if band.ladder == i and band.rung.results]
-        data.append(
-            {
-                "type": "funnel",
-                "name": f"bracket {ladder.name}" if ladder.numbers else "all brackets",
-                "y": [f"{band.rung.level:,}" for band in own],
-                "x": [band.rung.results for band in own],
-                "textinfo": "value+percent initial",
-                "hoverinfo": "name+x+percent previous",
-                "marker": {"color": SERIES[i % len(SERIES)]},
-                "connector": {"visible": False},
-            }
-        )
-    order = {"categoryorder": "array", "categoryarray": [f"{level:,}" for level in levels], "autorange": "reversed"}
-    up = axis("trained to", type="category", **order)
-    shape = layout(130 + 56 * len(levels), yaxis=up, showlegend=bands.several, funnelmode="stack")
-    caption = "Results at each level: few at the last one mean that much training was saved."
-    return Figure("rungs", "Trials by rung", caption, data, shape, zoom=False)
 
 
 def rung_section(series: Series) -> Section | None:

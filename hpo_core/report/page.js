@@ -113,14 +113,6 @@ function save(name, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }
 
-// A button saves the table of its card; it stands in a page that may be replaced while it is read.
-document.addEventListener('click', event => {
-  const button = event.target.closest('button[data-csv]');
-  if (!button) return;
-  const rows = [...button.closest('.card').querySelectorAll('tr')].map(row => [...row.cells].map(cell => cell.textContent));
-  save(button.dataset.csv, rows.map(row => row.map(csvCell).join(',')).join('\r\n') + '\r\n');
-});
-
 // A page whose file is written anew while its study runs; not while somebody looks for a trial.
 function reloadLater() {
   document.getElementById('live').textContent = 'live';

@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 from dataclasses import dataclass
-from html import escape, unescape
+from html import escape
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,10 @@ from hpo_core.report.style import (
     WORST_TO_BEST,
     Figure,
     Trace,
-    axis,
     layout,
-    log_ticks,
-    rounded,
     scale,
     text,
 )
-from hpo_core.views.formatting import number
 
 if TYPE_CHECKING:
     import optuna
@@ -52,8 +48,8 @@ class Importances:
 
     shares: dict[str, float]
     """By name as the copy has it: escaped, for Optuna's figures write names as HTML."""
-    enough: bool
-    """False: too few results; the shares are all equal and only the order of the space."""
+    evaluator: optuna.importance.BaseImportanceEvaluator | None
+    """None: too few results; the shares are all equal and only the order of the space."""
     resource: int
     """The lowest rung with enough results."""
     study: optuna.Study
@@ -84,29 +80,28 @@ def importances(series: Series) -> Importances | None:
     level = next((k for k, count in enumerate(counts) if count >= ENOUGH), counts.index(max(counts)))
     study = _copied(series, series.levels[level])
     names = [escape(name) for name in series.study.spec.search_space().parameters]
-    shares = _ped_anova(study) if counts[level] >= ENOUGH else None
-    if shares is None:
-        return Importances(dict.fromkeys(names, 1 / len(names)), False, series.levels[level], study)
+    shares, evaluator = _ped_anova(study) if counts[level] >= ENOUGH else ({}, None)
+    shares = shares or dict.fromkeys(names, 1 / len(names))
     ordered = sorted(names, key=lambda name: -shares.get(name, 0.0))
-    return Importances({name: shares.get(name, 0.0) for name in ordered}, True, series.levels[level], study)
+    return Importances({name: shares.get(name, 0.0) for name in ordered}, evaluator, series.levels[level], study)
 
 
-def _ped_anova(study: optuna.Study) -> dict[str, float] | None:
+def _ped_anova(study: optuna.Study) -> tuple[dict[str, float], optuna.importance.BaseImportanceEvaluator | None]:
     # What matters among the best tenth of the trials; Optuna asks for five at least.
     import optuna
 
-    if len({trial.value for trial in study.trials}) < 2:
-        return None
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator
-    name = "target_quantile" if "target_quantile" in signature(evaluator).parameters else "baseline_quantile"  # 4
+    kind = optuna.importance.PedAnovaImportanceEvaluator
+    name = "target_quantile" if "target_quantile" in signature(kind).parameters else "baseline_quantile"  # 4
     share: dict[str, Any] = {name: min(0.5, max(0.1, 5 / len(study.trials)))}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = optuna.importance.get_param_importances(study, evaluator=evaluator(**share))
+            evaluator = kind(**share)
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator)
     except (ValueError, RuntimeError):
-        return None
-    return dict(found) if found and all(map(math.isfinite, found.values())) else None
+        return {}, None
+    known = len({trial.value for trial in study.trials}) > 1 and all(map(math.isfinite, found.values()))
+    return (dict(found), evaluator) if known else ({}, None)
 
 
 def _copied(series: Series, resource: int) -> optuna.Study:
@@ -173,31 +168,22 @@ def parameter_figures(series: Series) -> list[Figure | None]:
 
 
 def importance_bars(found: Importances) -> Figure | None:
-    """A bar per parameter."""
-    if not found.enough:
+    """Optuna's bar per parameter."""
+    from optuna.visualization import plot_param_importances
+
+    if found.evaluator is None:
         return None
     names = list(found.shares)[:20]
-    shares = [found.shares[name] for name in names]
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "x": [round(share, 4) for share in shares],
-        "text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in shares],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "marker": {"color": BLUE},
-        "hoverinfo": "none",
-    }
+    plot = plot_param_importances(found.study, evaluator=found.evaluator, params=names)
+    plot.update_traces(marker_color=BLUE, hoverinfo="none", hovertemplate=None)
+    plot.update_xaxes(title_text="share of importance")
+    plot.update_yaxes(title_text="", ticks="", ticksuffix="  ")
     caption = (
         f"How much each parameter decides who comes out best (PED-ANOVA), computed from the {found.results:,} "
         f"results at resource {found.resource:,} alone, because results at different resources do not compare."
     )
-    across = axis("share of importance", tickformat=".0%", range=[0, max(shares) * 1.12])
-    labels = {"tickvals": names, "ticktext": [_label(name) + "  " for name in names]}
-    up = axis("", showgrid=False, ticks="", autorange="reversed", **labels)
-    shape = layout(90 + 32 * len(names), xaxis=across, yaxis=up)
-    return Figure("importances", "Which parameters matter", caption, [bars], shape, zoom=False)
+    shape = _styled(plot, 90 + 32 * len(names))
+    return Figure("importances", "Which parameters matter", caption, *shape, zoom=False)
 
 
 def parameter_panels(series: Series, found: Importances) -> Figure | None:
@@ -241,13 +227,15 @@ def contour(series: Series, found: Importances) -> Figure | None:
             values.setdefault(name, set()).add(value)
     names = [name for name in found.shares if len(values.get(name, ())) > 1][:2]
     both = [trial for trial in trials if set(names) <= set(trial.params)]
-    if not found.enough or len(names) < 2 or len(both) < 10:
+    if found.evaluator is None or len(names) < 2 or len(both) < 10:
         return None
     some = _study(both[:: -(-len(both) // SURFACE)], maximize=series.maximize)
     places = scale((trial.value for trial in some.trials), maximize=series.maximize)
-    plot = plot_contour(some, params=names, target=lambda trial: places.place(trial.values[0]), target_name="value")
-    look = {"reversescale": False, "line": {"width": 0.5, "color": "#ffffff", "smoothing": 1.3}}
-    plot.update_traces(places.colors(series.metric, maximize=series.maximize) | look, selector={"type": "contour"})
+    plot = plot_contour(
+        some, params=names, target=lambda trial: places.kept(trial.values[0]), target_name=text(series.metric, 16)
+    )
+    look = {"reversescale": not series.maximize, "colorscale": WORST_TO_BEST}
+    plot.update_traces(look, selector={"type": "contour"})
     dots = {"color": INK, "size": 5, "line": {"width": 1, "color": "#ffffff"}}
     plot.update_traces(marker=dots, selector={"type": "scatter"})
     caption = (
@@ -268,52 +256,24 @@ def _styled(plot: go.Figure, height: int) -> tuple[list[Trace], dict[str, Any]]:
 
 
 def parallel_coordinates(series: Series, found: Importances) -> Figure | None:
-    """Every result a line through its parameters, coloured by its value."""
+    """Optuna's lines through the parameters of each result, coloured by its value."""
+    from optuna.visualization import plot_parallel_coordinate
+
     trials = found.study.trials
-    names = [name for name in found.shares if all(name in trial.params for trial in trials)]
     if len(trials) < 5:
         return None
+    names = list(found.shares)[:AXES]
     places = scale((trial.value for trial in trials), maximize=series.maximize)
-    values = [rounded(places.place(trial.values[0])) for trial in trials]
-    ticks, words = places.ticks()
-    dimensions = [_dimension(name, trials) for name in names[:AXES]]
-    dimensions.append({"label": text(series.metric, 15), "values": values, "tickvals": ticks, "ticktext": words})
-    sign = 1 if series.maximize else -1  # Plotly draws larger colours on top
-    lines = {
-        "type": "parcoords",
-        "dimensions": dimensions,
-        "labelfont": {"size": 12},
-        "tickfont": {"size": 11},
-        "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
-        "line": {"color": [sign * value for value in values], "colorscale": WORST_TO_BEST},
-    }
-    left_out = f" {len(names) - AXES} less important parameters are left out." if len(names) > AXES else ""
-    left_out += " Parameters that not all trials use are left out." if len(names) < len(found.shares) else ""
-    caption = (
-        f"Each line is a trial, from its parameters to its value at resource {found.resource:,}, the {DARKER} the "
-        f"better; drag along an axis to keep only the lines through that stretch.{left_out}"
+    some = _study(trials[:: -(-len(trials) // SURFACE)], maximize=series.maximize)
+    plot = plot_parallel_coordinate(
+        some, params=names, target=lambda trial: places.kept(trial.values[0]), target_name=text(series.metric, 15)
     )
-    shape = layout(440, margin={"l": 70, "r": 60, "t": 60, "b": 30})
-    wide = 110 * len(dimensions)
-    return Figure("parallel", "Parameters and results", caption, [lines], shape, min_width=wide, zoom=False)
-
-
-def _dimension(name: str, trials: list[optuna.trial.FrozenTrial]) -> dict[str, Any]:
-    known = trials[0].distributions[name]
-    values = [known.to_internal_repr(trial.params[name]) for trial in trials]
-    found: dict[str, Any] = {"label": text(unescape(name), 15)}
-    if choices := getattr(known, "choices", ()):
-        found |= {"tickvals": list(range(len(choices))), "ticktext": [text(_plain(choice), 16) for choice in choices]}
-    elif getattr(known, "log", False):
-        values = [math.log10(value) for value in values]
-        ticks = log_ticks(min(values), max(values))
-        found |= {"tickvals": [math.log10(tick) for tick in ticks], "ticktext": [number(tick) for tick in ticks]}
-    return found | {"values": [rounded(value) for value in values]}
-
-
-def _plain(choice: Any) -> Any:
-    return unescape(choice) if isinstance(choice, str) else choice
-
-
-def _label(name: str) -> str:
-    return text(unescape(name), 24)
+    left_out = (
+        f" {len(found.shares) - AXES} less important parameters are left out." if len(found.shares) > AXES else ""
+    )
+    caption = (
+        f"Each line is a trial, from its value at resource {found.resource:,} to its parameters, the {DARKER} the "
+        f"better.{left_out}"
+    )
+    wide = 110 * (1 + len(names))
+    return Figure("parallel", "Parameters and results", caption, *_styled(plot, 440), min_width=wide, zoom=False)

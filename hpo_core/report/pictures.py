@@ -51,8 +51,6 @@ def search_picture(study: Study) -> str | None:
             parts.append(_dot(x, y, BEST, 5, 1))
         elif place % step == 0:
             parts.append(_dot(x, y, _BLUE, 3, 0.6))
-    every = -(-len(results) // 10)
-    parts += [_below(across(place), f"{place + 1:,}") for place in range(every - 1, len(results), every)]
     parts.append(f'<path d="{"".join(places)}H{_RIGHT}" fill="none" stroke="{BEST}" stroke-width="1.5"/>')
     better = "smaller" if metric.mode == "min" else "larger"
     words = f"{metric.name} ({better} is better) of each result as they ended; line: best so far, dot: trial"
@@ -65,10 +63,6 @@ def _scaled(low: float, high: float, start: float, end: float) -> Place:
 
 def _dot(across: float, height: float, color: str, radius: int, opacity: float) -> str:
     return f'<circle cx="{across}" cy="{height}" r="{radius}" fill="{color}" opacity="{opacity}"/>'
-
-
-def _below(across: float, words: str) -> str:
-    return f'<text x="{across}" y="{_BOTTOM + 18}" text-anchor="middle">{words}</text>'
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:

@@ -32,8 +32,6 @@ from hpo_core.report.style import (
 from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage
 
-TREE = 6_000
-"""Most trials of a tree that is drawn whole; else only those with descendants in the last generation are."""
 FITNESS_DOTS, SCHEDULE_DOTS = 4_000, 1_500
 """Trials drawn in the figure of fitness, and in each row of the schedules."""
 ROWS = 12
@@ -94,12 +92,11 @@ def lineage_tree(series: Series) -> Figure | None:
     births, survivors = lineage.births, lineage.survivors()
     best = series.study.best
     path = lineage.ancestry(best.trial) if best is not None else []
-    many = len(births) > TREE
     members = 1 + max(birth.member for birth in births)
     thick = 2.4 if members <= 60 else 1.2
-    others = [] if many else [b for b in births if b.trial not in survivors and b.trial not in path]
+    others = [b for b in births if b.trial not in survivors and b.trial not in path]
     living = [births[trial] for trial in sorted(survivors.difference(path))]
-    crosses = [b for b in births if (b.trial in survivors or not many) and series.trials[b.trial].abandoned is not None]
+    crosses = [b for b in births if series.trials[b.trial].abandoned is not None]
     data: list[Trace] = []
     if others:
         data.append(_branches(series, others, "no descendants at the end", "#c3cad2", width=0.45 * thick, size=4))
@@ -115,11 +112,10 @@ def lineage_tree(series: Series) -> Figure | None:
     last = lineage.generations() - 1
     roots = {birth.trial for birth in births if birth.parent is None}
     moved = sum(birth.parent is not None and birth.member != births[birth.parent].member for birth in births)
-    few = f" Of {len(births):,} trials only those that live on are drawn." if many else ""
     caption = (
         f"Each dot is a trial, each line the training it continues; {moved:,} of {len(births) - len(roots):,} children "
         f"went on from another member. Training that {len(roots & survivors):,} of {len(roots):,} first trials began "
-        f"lives on in generation {last}.{few}"
+        f"lives on in generation {last}."
     )
     up = axis("member", range=[members - 0.4, -0.6], showgrid=False)
     if members <= 12:
@@ -149,8 +145,6 @@ def _words(series: Series, lineage: Lineage, birth: Birth) -> str:
     trial = series.trials[birth.trial]
     value = series.final(trial)
     state = number(value) if value is not None else "diverged" if trial.results else trial.status
-    if value is None and trial.results and trial.results[-1].losses:
-        state = f"no {text(series.metric, 24)}"  # a fitness may have gaps
     lines = [f"<b>trial {birth.trial}</b>, generation {birth.generation}, member {birth.member}: {state}"]
     if birth.initiator is not None:
         met = "nobody" if birth.opponent is None else f"trial {birth.opponent}"

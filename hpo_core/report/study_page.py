@@ -18,15 +18,15 @@ from hpo_core.model.events import (
     StudyExtended,
     StudyHalted,
 )
-from hpo_core.report.curves import front_figure, front_table, grid_figure, incumbent, learning_curves
+from hpo_core.report.curves import front_figure, front_table, incumbent, learning_curves
 from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
-from hpo_core.report.ladder import ladder_figure, rung_counts, rung_section
+from hpo_core.report.ladder import ladder_figure, rung_section
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import hop_figure, hop_table, jobs_over_time
+from hpo_core.report.timelines import hop_figure, jobs_over_time
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words
@@ -41,37 +41,34 @@ Part = TypeVar("Part", Figure, Section)
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_report(
-    entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS, folder: Path | None = None
-) -> Path:
+def write_report(entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
     """Write a study's report to ``path`` and return it.
 
     Args:
         entries: the study's journal from its first entry on, read once; a prefix gives the report as of then.
         path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
         links: name -> address, shown in the head (MLflow run, checkpoint).
-        folder: of the study, for the ends of its logs; None shows none.
 
     Raises:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
         StorageError: the file cannot be written.
     """
-    return write_page(render(read_series(entries), links, folder=folder), path)
+    return write_page(render(read_series(entries), links), path)
 
 
 def render(
     series: Series,
     links: Mapping[str, str] = NO_LINKS,
     *,
-    folder: Path | None = None,
     live: bool = False,
 ) -> str:
     """The page as text; ``live`` is that of :func:`html_page`."""
     drawn = figures(series)
-    first = [part for part in (best_parameters(series), *drawn) if part and _is_first(part)]
+    evolving = [figure for figure in drawn if figure.key == "population"]
+    first: list[Figure | Section] = [*_listed([best_parameters(series), rung_section(series)]), *evolving]
     parts = [
         course(series),
-        *(figure for figure in drawn if figure not in first),
+        *(figure for figure in drawn if figure not in evolving),
         None if drawn else Section("Nothing to draw yet", "No job was granted."),
         *(section for build in SECTIONS for section in _listed(build(series))),
     ]
@@ -82,13 +79,9 @@ def render(
         f"{''.join(card(part) for part in parts if part is not None)}{trials_section(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
-        trials=embedded_trials(series, folder),
+        trials=embedded_trials(series),
         live=live,
     )
-
-
-def _is_first(part: Figure | Section) -> bool:
-    return isinstance(part, Section) or part.key in ("rungs", "population")
 
 
 def figures(series: Series) -> list[Figure]:
@@ -107,12 +100,10 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     progress = SearchProgress(
         brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
-        level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
+        level=max((band.rung.level for band in series.bands.all if band.rung.is_open), default=0),
         generation=series.lineage.generations() if series.lineage is not None else 0,
     )
     about = [wanted, spec.search.summary(progress), f"sampler {spec.sampler.name}"]
-    if spec.training.threads is not None:
-        about.append(f"threads {spec.training.threads}")
     about += placement_lines(study)
     if rules := study.rules.progress(study.state, 0.0):
         about.append(f"stops at {', '.join(rules)}")
@@ -267,12 +258,11 @@ def failures(series: Series) -> Section:
     return Section("Failures", caption, body + _more(len(rows), FAILURES))
 
 
-CLIMBING = (learning_curves, ladder_figure, rung_counts)
+CLIMBING = (learning_curves, ladder_figure)
 EVOLVING = (population_fitness, schedules, lineage_tree)
 FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...] = (
     front_figure,
     incumbent,
-    grid_figure,
     lambda series: [build(series) for build in (CLIMBING if series.lineage is None else EVOLVING)],
     device_loads,
     hop_figure,
@@ -282,9 +272,7 @@ FIGURES: tuple[Callable[[Series], Figure | Sequence[Figure | None] | None], ...]
 )
 SECTIONS: tuple[Callable[[Series], Section | Sequence[Section | None] | None], ...] = (
     device_table,
-    hop_table,
     front_table,
-    rung_section,
     failures,
 )
 """Builders of the page, in reading order; each gives nothing where the study has nothing to show of it."""
@@ -302,14 +290,13 @@ class LiveReport:
     Args:
         journal: read again whenever it has grown.
         path: of the page.
-        folder: of the study, for the ends of its logs.
         links: what the head shows; asked for each time.
     """
 
     def __init__(
-        self, journal: Journal, name: str, path: Path, *, folder: Path, links: Callable[[], Mapping[str, str]] = dict
+        self, journal: Journal, name: str, path: Path, *, links: Callable[[], Mapping[str, str]] = dict
     ) -> None:
-        self._journal, self._name, self._path, self._folder, self._links = journal, name, path, folder, links
+        self._journal, self._name, self._path, self._links = journal, name, path, links
         self._entries = -1
         self._goes_on = True
 
@@ -325,7 +312,7 @@ class LiveReport:
         if known != self._entries:
             series = read_series(self._journal.entries(self._name, 0, known))
             self._goes_on = series.study.status == "open"
-            write_page(render(series, self._links(), folder=self._folder, live=self._goes_on), self._path)
+            write_page(render(series, self._links(), live=self._goes_on), self._path)
             self._entries = known
         return self._goes_on
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpo_core.views.formatting import number, quantile, spans_decades
+from hpo_core.views.formatting import number, quantile
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -206,8 +206,11 @@ class Scale:
 
     def place(self, value: float) -> float:
         """Position on the (possibly logarithmic) axis; values outside stand at the ends."""
-        kept = min(max(value, self.low), self.high)
-        return math.log10(kept) if self.log else kept
+        return math.log10(self.kept(value)) if self.log else self.kept(value)
+
+    def kept(self, value: float) -> float:
+        """The value, or the nearer end where it lies outside."""
+        return min(max(value, self.low), self.high)
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -229,20 +232,6 @@ class Scale:
             drawn |= {"type": "log", "tickvals": ticks, "ticktext": [number(tick) for tick in ticks]}
         return drawn
 
-    def colors(self, title: str, *, maximize: bool) -> dict[str, Any]:
-        """Colours of :meth:`place`, the better the darker, and the bar that explains them."""
-        places, words = self.ticks()
-        every = -(-len(places) // 8) or 1
-        bar = {
-            "title": {"text": text(title, 16), "side": "top"},
-            "tickvals": places[::every],
-            "ticktext": words[::every],
-            "thickness": 12,
-            "outlinewidth": 0,
-        }
-        best = [[1 - at, color] for at, color in reversed(WORST_TO_BEST)]
-        return {"colorscale": WORST_TO_BEST if maximize else best, "colorbar": bar}
-
 
 def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
     """Axis for a metric: logarithmic past two decades; hopeless values do not squeeze the others."""
@@ -250,7 +239,8 @@ def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
     if not finite:
         return Scale(False, 0.0, 1.0, False)
     low, high = finite[0], finite[-1]
-    log = spans_decades(low, high, maximize=maximize)
+    share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
+    log = low > 0 and high / low > 100 and not share
     place = math.log10 if log else float
     kept = quantile(finite, 0.05 if maximize else 0.95)
     good = place(high) - place(kept) if maximize else place(kept) - place(low)

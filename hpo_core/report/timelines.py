@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.partition_file import natural_order
 from hpo_core.model.trial import Outcome
-from hpo_core.report.html_page import Section, table
 from hpo_core.report.series import Series
 from hpo_core.report.style import (
     CANDIDATE,
@@ -18,6 +16,7 @@ from hpo_core.report.style import (
     LISTED,
     LOST,
     RUNNING,
+    SERIES,
     Figure,
     Trace,
     axis,
@@ -184,7 +183,8 @@ def units_of(series: Series) -> list[HopUnit]:
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
     units, names = units_of(series), [file.name for file in series.study.spec.partitions]
-    if not units or not names:
+    moved = moved_bytes(units)
+    if moved is None or not names:
         return None
     workers = sorted({unit.worker for unit in units}, key=natural_order)
     shown = sorted(units, key=lambda unit: unit.started)[-UNITS:]
@@ -198,7 +198,7 @@ def hop_figure(series: Series) -> Figure | None:
             (workers.index(one.worker), one.started / divisor, one.ended / divisor, _unit_words(one, names))
             for one in own
         ]
-        color = trial_color(trial)
+        color = SERIES[trial % len(SERIES)]
         opacity = [1 if unit.trains else 0.45 for unit in own]
         marker = {"color": color, "line": {"width": 0.5, "color": "#ffffff"}, "opacity": opacity}
         data.append(bars(f"trial {trial}", rows, color, marker=marker, showlegend=len(by_trial) <= LISTED))
@@ -211,7 +211,9 @@ def hop_figure(series: Series) -> Figure | None:
     caption = (
         "Each row is a worker, each bar a unit: one model on one partition, in the colour of its trial. Pale ones "
         f"evaluate a model.{f' Of {len(units):,} units the latest {UNITS:,} are drawn.' if few else ''} "
-        "Units of jobs that run or failed are not in the journal."
+        "Units of jobs that run or failed are not in the journal. "
+        f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, {byte_count(moved.moved_to_others)} of that to "
+        "another worker."
     )
     title = f"Units on workers: busy {percent(mean_utilization(worker_uses(units)))} of the time"
     return Figure("hops", title, caption, data, layout(height, barmode="overlay", xaxis=across, yaxis=left))
@@ -220,35 +222,3 @@ def hop_figure(series: Series) -> Figure | None:
 def _unit_words(unit: HopUnit, names: Sequence[str]) -> str:
     words = f"trial {unit.trial}, epoch {unit.epoch}<br>{text(names[unit.partition], 60)}, {duration(unit.seconds)}"
     return words + (f"<br>came from {text(worker_name(unit.came_from), 40)}" if unit.changed_worker else "")
-
-
-def trial_color(trial: int) -> str:
-    """Colour of a trial: neighbours differ in hue by most of a circle, and in lightness.
-
-    >>> trial_color(0), trial_color(1)
-    ('#c84c4c', '#7e98d7')
-    """
-    hue, light = (trial * 0.618034) % 1.0, (0.54, 0.67, 0.44)[trial % 3]
-    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))
-
-
-def hop_table(series: Series) -> Section | None:
-    """Workers, with the bytes that models moved; None before there is a result."""
-    units = units_of(series)
-    moved = moved_bytes(units)
-    if moved is None:
-        return None
-    head = ("worker", "units", "partitions", "time", "utilization", "models that came", "with")
-    workers = [
-        (
-            *(worker_name(use.worker), use.units, use.partitions, duration(use.seconds), percent(use.utilization)),
-            *(use.models, byte_count(use.received) if use.received else ""),
-        )
-        for use in worker_uses(units)
-    ]
-    caption = (
-        "Utilization is the share of the time from the first unit of any worker to the end of the last one. Models "
-        f"that came are those of another worker. {plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, "
-        f"{byte_count(moved.moved_to_others)} of that to another worker."
-    )
-    return Section("Workers", caption, table(head, workers), f"{series.study.name}-workers.csv")

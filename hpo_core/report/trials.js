@@ -150,7 +150,7 @@ function showTrial(jump) {
   if (attempts.length) parts.push(element('h3', {textContent: 'Attempts'}), stacked(heads, attempts));
   if (visits.length) parts.push(element('h3', {textContent: 'Partitions in the order of the visits'}),
     element('ul', {}, ...visits.map(line => element('li', {textContent: line}))));
-  if (log) parts.push(element('h3', {textContent: `End of ${log[0]}`}), element('pre', {textContent: log[1]}));
+  if (log) parts.push(element('p', {className: 'caption', textContent: `Log of the latest attempt, in the study's folder: ${log}`}));
   const close = element('button', {textContent: 'Close', onclick: () => { history.replaceState(null, '', ' '); showTrials(); }});
   place.replaceChildren(element('div', {className: 'bar'}, title, element('span', {style: 'flex:1'}), close), about, ...parts);
   if (curve.length) drawCurve(number);

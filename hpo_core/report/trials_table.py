@@ -7,19 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
-import stat
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.series import Series
 from hpo_core.report.style import scale, text
-from hpo_core.security.masking import masked
-from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.state import TrialRecord
 from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
@@ -27,15 +21,10 @@ from hpo_core.views.formatting import duration
 from hpo_core.views.hop_views import visit_lines
 from hpo_core.views.states import trial_state, trial_story, usage_words
 
-TAIL = 3_000
-"""Bytes of one log."""
 DETAIL_BYTES = 4_000_000
-"""Bytes of the curves, stories, attempts, visits and logs of all trials together."""
+"""Bytes of the curves, stories, attempts and visits of all trials together."""
 EPOCHS = 100
 """Latest epochs of a trial whose visits are listed."""
-LOGS = 300
-"""Trials whose logs are looked for."""
-_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def trials_section(series: Series) -> str:
@@ -56,13 +45,8 @@ def trials_section(series: Series) -> str:
     )
 
 
-def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any] | None:
-    """Data that ``trials.js`` shows; None where there is no trial.
-
-    Args:
-        series: of the study.
-        folder: of the study, for the ends of logs; None shows none.
-    """
+def embedded_trials(series: Series) -> dict[str, Any] | None:
+    """Data that ``trials.js`` shows; None where there is no trial."""
     if not series.trials:
         return None
     spec, best = series.study.spec, series.study.best
@@ -88,7 +72,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         "winner": None if best is None else best.trial,
         "maximize": series.maximize,
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
-        "details": _details(series, attempts, folder),
+        "details": _details(series, attempts),
     }
 
 
@@ -120,14 +104,14 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
 
 
-def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
+def _details(series: Series, attempts: dict[int, list[Span]]) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     study = series.study
     left = DETAIL_BYTES
     ranked = series.ranked_trials()
     failed = [trial for trial in series.trials if trial.abandoned is not None]
     wanted = {trial.number: trial for trial in [*ranked[:1], *failed, *ranked, *series.trials]}
-    for place, trial in enumerate(wanted.values()):
+    for trial in wanted.values():
         created, *others = trial_story(study, trial.number)[:-1]  # parameters and state stand beside it
         own: dict[str, Any] = {
             "curve": thinned_curve(series, trial),
@@ -135,9 +119,9 @@ def _details(series: Series, attempts: dict[int, list[Span]], folder: Path | Non
             "attempts": [_attempt(span, study.spec.unit_word) for span in attempts[trial.number]],
         }
         own["visits"] = [line[:2_000] for line in visit_lines(study.spec, trial)][-EPOCHS:]
-        if folder is not None and place < LOGS:
+        if trial.attempts:
             ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
-            own["log"] = log_tail(folder, trial.number, trial.attempts, ranks)
+            own["log"] = log_path(trial.number, trial.attempts - 1, ranks.get(trial.attempts - 1, 0))
         left -= len(json.dumps(own))
         if left < 0:
             break
@@ -149,37 +133,3 @@ def _attempt(span: Span, unit: str) -> list[Any]:
     times = duration(span.start), duration(span.end - span.start)
     used = usage_words(span.usage, unit=unit)
     return [span.attempt, span.target, span.outcome or "running", *times, span.worker, used]
-
-
-def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:
-    """Name and end of the log of the latest attempt that has one; None where none has.
-
-    Args:
-        folder: of the study.
-        ranks: by attempt, the rank of its gang that failed.
-    """
-    for attempt in range(attempts - 1, max(-1, attempts - 4), -1):
-        place = log_path(trial, attempt, (ranks or {}).get(attempt, 0))
-        text = _end_of(folder / place)
-        if text.strip():
-            return place, text
-    return None
-
-
-def _end_of(path: Path) -> str:
-    # Empty unless it is a regular file; what a training printed for a terminal is made plain text.
-    try:
-        # A link would show another file of this user in a page that is passed on; a pipe would make us wait.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            return ""
-        file.seek(max(0, found.st_size - TAIL))
-        raw = file.read(TAIL).decode("utf-8", "replace")
-    if found.st_size > TAIL:
-        raw = "… " + raw.partition("\n")[2]
-    lines = (line.rstrip("\r").rpartition("\r")[2] for line in _ESCAPES.sub("", raw).split("\n"))
-    return masked(terminal_text("\n".join(lines), lines=True))

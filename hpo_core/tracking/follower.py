@@ -213,16 +213,12 @@ def follow(follower: Follower, *, interval: float, patience: float) -> int:
         rests = True  # the first copy is mostly the import of MLflow
         if _controller_ends(max(interval, rest) + follower.pause, follower.parent):
             break
+    projection = follower.projection
     while not (follower.study_deleted or follower.advance(finish=True)):
         if follower.absent_seconds >= patience:
             _report(follower)
             return NOT_CAUGHT_UP
         time.sleep(1.0)
-    return _ended(follower)
-
-
-def _ended(follower: Follower) -> int:
-    projection = follower.projection
     if follower.study_deleted:
         log.warning("%s", follower.trouble)
     elif projection.progress.complete:

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -71,7 +70,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     """A client whose store exists and is ready.
 
     Six processes that open a new SQLite store at once break each other's migrations (five crashed), so
-    the first use is made by one at a time; on PostgreSQL by one on all machines.
+    the first use is made by one at a time. A new PostgreSQL database is made with `mlflow db upgrade` before.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from mlflow import MlflowClient
@@ -81,8 +80,7 @@ def open_client(tracking_uri: str) -> MlflowClient:
     with _alone(tracking_uri):
         _make_store(sqlite_file(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
-        if is_database(tracking_uri):
-            client.search_experiments(max_results=1)
+        client.search_experiments(max_results=1)
     return client
 
 
@@ -129,33 +127,19 @@ def errors_without_credentials() -> Iterator[None]:
         ) from None
 
 
-def is_database(tracking_uri: str) -> bool:
-    return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
-
-
 @contextlib.contextmanager
 def _alone(tracking_uri: str) -> Iterator[None]:
     database = sqlite_file(tracking_uri)
-    if database is not None:
-        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = database.with_name(f".{database.name}.first-use.lock")
-        with contextlib.closing(LockFile(path, "the first use of MLflow")) as lock:
-            fcntl.flock(lock.fd, fcntl.LOCK_EX)
-            if database.exists():
-                with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
-                    private_database(database)
-            yield
-    elif is_database(tracking_uri):
-        import sqlalchemy as sa
-
-        engine = sa.create_engine(tracking_uri, poolclass=sa.NullPool)
-        try:
-            with engine.connect() as connection:  # its end frees the lock
-                connection.execute(sa.text("SELECT pg_advisory_lock(hashtext('hpo: first use of MLflow'))"))
-                yield
-        finally:
-            engine.dispose()
-    else:
+    if database is None:
+        yield
+        return
+    database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = database.with_name(f".{database.name}.first-use.lock")
+    with contextlib.closing(LockFile(path, "the first use of MLflow")) as lock:
+        fcntl.flock(lock.fd, fcntl.LOCK_EX)
+        if database.exists():
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(database)
         yield
 
 

@@ -23,14 +23,12 @@ from hpo_core.security.private_files import LockFile
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_runs import (
     CURSOR,
-    DIGEST,
     PARENT_RUN,
     cost_points,
     identity,
     study_params,
     study_run_status,
     study_tags,
-    trial_name,
     trial_params,
     trial_run_status,
     trial_tags,
@@ -48,7 +46,6 @@ from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import (
     CopyProgress,
     ProjectionPlace,
-    compare_url,
     note_progress,
     reason_of,
     run_url,
@@ -63,8 +60,6 @@ _EVERY = 60.0
 """Seconds between two uploads of files while the study runs."""
 _SHARE = 50
 """An upload that took a second is not repeated within so many."""
-_COMPARED = 50
-"""Runs on the page that compares trials; more make it slow."""
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +115,6 @@ class MlflowProjection:
         self._client = client
         self._opened: RunStore | None = None
         self._noted = ""
-        self._promotions = 0
-        """Number of promotions in the tables that were written last."""
         self._files_due = 0.0
         self._anew = False
         """A rebuild is under way."""
@@ -182,7 +175,12 @@ class MlflowProjection:
             if self.next_seq:
                 self._look_up()  # also where nothing is new: somebody may have deleted the copy
             if length is not None and self.written_seq >= length and not self.deleted:
-                raise self._diverged(f"MLflow holds entries up to {self.written_seq}, the journal has {length}")
+                raise JournalError(
+                    f"Study {self.study_name!r}: MLflow holds entries up to {self.written_seq}, the journal has "
+                    f"{length}. An older journal was put back, it seems. Delete the study's runs in MLflow "
+                    f"(tags.`hpo.study` = '{self.study_name}'); `hpo project {self.study_name} --rebuild` makes them "
+                    "anew."
+                )
         except BaseException:
             self._disconnect()
             raise
@@ -214,9 +212,6 @@ class MlflowProjection:
         self.fold = TrackedStudy()
         self._provenance = ProvenanceUpload()
         self._cursor: int | None = None
-        self._expected = ""
-        """Digest of the journal that MLflow holds, as of the cursor that was found there."""
-        self._digest = b""
         self._disconnect()
 
     def _connect(self) -> None:
@@ -240,13 +235,6 @@ class MlflowProjection:
         assert self._opened is not None
         return self._opened
 
-    def _diverged(self, how: str) -> JournalError:
-        return JournalError(
-            f"Study {self.study_name!r}: {how}. An older journal was put back, it seems. Delete the study's runs in "
-            f"MLflow (tags.`hpo.study` = '{self.study_name}'); `hpo project {self.study_name} --rebuild` makes "
-            "them anew."
-        )
-
     def _take_in(self, entry: Entry) -> None:
         if entry.seq != self.next_seq:
             raise JournalError(
@@ -256,11 +244,7 @@ class MlflowProjection:
         self.fold.add(entry)
         self._provenance.add(entry)
         self.next_seq += 1
-        facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
-        self._digest = hashlib.sha256(self._digest + repr(facts).encode()).digest()
         self._look_up()
-        if entry.seq == self.written_seq and self._expected not in ("", self._digest.hex()) and not self.deleted:
-            raise self._diverged(f"what MLflow holds up to entry {entry.seq} is not what the journal holds")
         if entry.seq <= self.written_seq:
             self.fold.clear_changes()
 
@@ -295,14 +279,11 @@ class MlflowProjection:
             store.log(self._parent, tags={CURSOR: "-1"})  # should the rebuild be cut short, it is not complete
         if self._cursor is None:
             tags = {} if self._parent is None else self._parent.tags
-            self._cursor, self._expected = int(tags.get(CURSOR, "-1")), tags.get(DIGEST, "")
+            self._cursor = int(tags.get(CURSOR, "-1"))
         self._trials = {}
-        for run in store.find({**of, "hpo.kind": "trial"}, deleted=not rebuild) if found or rebuild else ():
-            number = int(run.tags["hpo.trial"])
-            known = self._trials.get(number)
-            if known is None or (run.deleted, run.run_id) < (known.deleted, known.run_id):
-                run.tags = {}
-                self._trials[number] = run
+        for run in store.find({**of, "hpo.kind": "trial"}, deleted=False):
+            number, run.tags = int(run.tags["hpo.trial"]), {}
+            self._trials[number] = run
 
     def _write_changes(self) -> None:
         fold, store = self.fold, self._store
@@ -336,18 +317,17 @@ class MlflowProjection:
         status = study_run_status(fold, has_controller=False)[1]
         tags = self._study_tags(self._parent, status)  # how the best model is loaded
         store.log(self._parent, points=cost_points(fold), tags=tags)
-        self._note_place(store, compare=True)
 
     def _write_trial(self, store: RunStore, number: int, parent: KnownRun) -> None:
         fold = self.fold
         notes, trial = fold.trials[number], fold.state.trials[number]
         run = self._trials.get(number)
-        if run.deleted if run is not None else not notes.fresh:
+        if run is None and not notes.fresh:
             return  # a user deleted it
         tags = trial_tags(fold, number, parent.run_id)
         params = trial_params(fold.spec, trial) if notes.fresh else None
         if run is None:
-            run = self._trials[number] = store.create(trial_name(fold.spec.study, number), notes.created, tags)
+            run = self._trials[number] = store.create(f"{fold.spec.study}/trial-{number}", notes.created, tags)
         digest = hash(tuple(tags.items()))
         if notes.points or params or digest != self._written.get(number):
             store.log(run, points=notes.points, params=params, tags=tags)
@@ -363,7 +343,7 @@ class MlflowProjection:
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
-        tags = self._study_tags(parent, word) | {CURSOR: str(self.next_seq - 1), DIGEST: self._digest.hex()}
+        tags = self._study_tags(parent, word) | {CURSOR: str(self.next_seq - 1)}
         store.log(parent, points=fold.points, tags=tags)
 
     def _study_tags(self, parent: KnownRun, word: str) -> dict[str, str]:
@@ -374,40 +354,23 @@ class MlflowProjection:
         loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
         return study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading)
 
-    def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
+    def _note_place(self, store: RunStore) -> None:
         assert self._parent is not None
-        if self._noted == self._parent.run_id and not compare:
-            return
-        best = ""
-        if compare:
-            trials = [trial for trial in self.fold.state.trials if trial.loss is not None and not trial.infeasible]
-            trials.sort(key=lambda trial: (-trial.resource, trial.loss))
-            known = [run for trial in trials if (run := self._trials.get(trial.number)) and not run.deleted]
-            ids = [run.run_id for run in known[:_COMPARED]]
-            best = compare_url(self.tracking_uri, store.experiment_id, ids)
         run_id = self._parent.run_id
-        place = ProjectionPlace(
-            without_credentials(self.tracking_uri),
-            store.experiment_id,
-            run_id,
-            run_url(self.tracking_uri, store.experiment_id, run_id),
-            best,
-        )
-        self._noted = run_id
+        if self._noted == run_id:
+            return
+        self._noted, uri = run_id, without_credentials(self.tracking_uri)
         try:
-            write_place(self.study_folder, place)
+            url = run_url(uri, store.experiment_id, run_id)
+            write_place(self.study_folder, ProjectionPlace(uri, store.experiment_id, run_id, url))
         except OSError as error:
             log.warning("study %r: the link to MLflow was not noted (%s).", self.study_name, error)
 
     def _write_files(self, store: RunStore, parent: KnownRun) -> None:
-        # Upload tables and provenance while the study runs; where that fails, the numbers go on without them.
-        fold = self.fold
+        # The provenance while the study runs; where that fails, the numbers go on without it.
         began = time.monotonic()
         try:
-            if len(fold.promotions) != self._promotions:
-                write_tables(store, parent, fold)
-                self._promotions = len(fold.promotions)
-            self._provenance.write(store, parent, fold.spec, self.study_folder)
+            self._provenance.write(store, parent, self.fold.spec, self.study_folder)
         except Exception as error:
             log.warning("study %r: its files were not copied to MLflow now (%s).", self.study_name, reason_of(error))
         now = time.monotonic()

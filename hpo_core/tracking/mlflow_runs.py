@@ -20,7 +20,7 @@ from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.tracking.tracked_study import FINAL, MetricPoint, TrackedStudy, TrialNotes
 from hpo_core.tracking.tracker_links import legal_key, param_value, tag_value
-from hpo_core.views.rungs import entry_levels, halt_words
+from hpo_core.views.rungs import halt_words
 from hpo_core.views.states import study_word, trial_state, trial_story
 from hpo_core.views.summary import (
     StudySummary,
@@ -35,10 +35,6 @@ _STATUS_OF_STUDY = {"running": "RUNNING", "interrupted": "KILLED", "halted": "KI
 _STATUS_OF_TRIAL = {"paused": "FINISHED", "stopped": "FINISHED", "abandoned": "FAILED"}
 """Status of a trial to that of its run, which runs in all other cases."""
 _LONGEST_LIST = 250
-
-
-def trial_name(study: str, number: int) -> str:
-    return f"{study}/trial-{number}"
 
 
 def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
@@ -93,7 +89,6 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
     """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
     lines = [f"**Study {spec.study}** ({status}), created {created}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:
@@ -111,17 +106,10 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
             "`front`, file `front.json`)"
         )
     lines += [
-        f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
-        f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
-        f"- objective: `{short_name(spec.objective) or 'driven by hand'}`",
         f'- its trials: filter `params.study = "{spec.study}"`, sort by `{legal_key(f"{FINAL}{spec.metric.name}")}`',
     ]
     if words := constraint_words(spec, state.infeasible_results):
         lines.append(f"- constraints: {markdown_text(words)}")
-    if enter := entry_levels(spec):
-        places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
-        lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")
-    lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
     if state.halted is not None:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
     lines += [
@@ -171,11 +159,10 @@ def promotions_csv(fold: TrackedStudy) -> str:
     of_generations = outline.independent or outline.members or outline.population is not None
     for one in fold.promotions:
         value = "" if one.loss is None else one.loss * metric.sign
-        rule = "next generation" if of_generations else f"best 1/{outline.reduction_factor:g} of {one.among}"
+        rule = "next generation" if of_generations else f"best 1/{outline.reduction_factor:g}"
         when = datetime.fromtimestamp(one.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        writer.writerow(
-            [when, one.trial, one.bracket, one.rung, one.resource, one.target, value, one.rank, one.among, rule]
-        )
+        place = (one.rank, one.among) if one.rank else ("", "")
+        writer.writerow([when, one.trial, one.bracket, one.rung, one.resource, one.target, value, *place, rule])
     return written.getvalue()
 
 
@@ -192,11 +179,6 @@ def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
 
 PARENT_RUN = "mlflow.parentRunId"
 CURSOR = "hpo.projected_seq"
-DIGEST = "hpo.projected_digest"
-"""Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
-
-_COLORS = {"front": "#d9480f", "dominated": "#adb5bd"}
-"""Colours by place on the Pareto front: MLflow draws each run in a colour of its own, among which no front is seen."""
 
 
 class _Trial(NamedTuple):
@@ -219,12 +201,9 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.parent": lambda trial: trial.record.parent,
     "hpo.generation": lambda trial: _in_population(trial, 0, "generation"),
     "hpo.member": lambda trial: _in_population(trial, trial.record.number, "member"),
-    "hpo.device": lambda trial: trial.notes.device,
     "hpo.failure": lambda trial: trial.notes.failure,
-    "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.feasible": lambda trial: _feasible(trial),
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
-    "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
 }
 """Tags of a trial's run, one a line; an empty value is no tag."""
 

@@ -30,7 +30,6 @@ from hpo_core.model.events import (
 from hpo_core.model.trial import Metrics, Params, Report
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.search.method import Loss, loss_of
-from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
@@ -52,7 +51,7 @@ class Promotion(msgspec.Struct, frozen=True):
     resource: int
     """Units of training behind that loss."""
     rank: int
-    """Rank from 1 among the results of the rung below then: by loss, or as that rung ranks several objectives."""
+    """Rank from 1 by loss among the results of the rung below then; 0 with several objectives."""
     among: int
 
 
@@ -87,25 +86,12 @@ class MetricPoint(NamedTuple):
     step: int
 
 
-class EndedAttempt(NamedTuple):
-    """An attempt that a report ends, with the trial as it was before."""
-
-    report: Report
-    trained: int
-    """Units of training behind the trial's results until then."""
-    grant: JobGranted | None
-
-
 class TrialNotes(msgspec.Struct):
     """Facts about a trial that its run shows and the study's state does not keep."""
 
     created: float
-    worker: str = ""
-    device: str = ""
-    """Device of the latest attempt that was placed on one."""
     failure: str = ""
     """The latest failure, also after a retry mended it."""
-    nonfinite: str = ""
     ended: float | None = None
     """When its run last ended (result, abandoned, halted)."""
     fresh: bool = True
@@ -141,8 +127,8 @@ class TrackedStudy:
         """All promotions so far, in the order of the journal."""
         self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
         """Results by rung, abandoned trials among them; with one objective."""
-        self._fronts: dict[Place, ParetoRung] = {}
-        """Results by rung, with several objectives."""
+        self._grants: dict[int, JobGranted] = {}
+        """By trial: its latest job."""
         self._incumbent: Incumbent | None = None
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
@@ -157,30 +143,28 @@ class TrackedStudy:
 
     def add(self, entry: Entry) -> None:
         """Take in the next entry."""
-        attempt: EndedAttempt | None = None
         try:
             if entry.seq == 0:
                 self._begin(entry)
             else:
-                if type(entry.stimulus) is AttemptReported:
-                    attempt = self._attempt_of(entry.stimulus.report)
                 self.study.replay(entry)
-            self._read(entry, attempt)
+            self._read(entry)
         except HpoError:
             raise
         except Exception as error:
             raise damaged_entry(self.study.name, entry.seq, error) from error
 
-    def _read(self, entry: Entry, attempt: EndedAttempt | None) -> None:
+    def _read(self, entry: Entry) -> None:
+        report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
         for k, event in enumerate(entry.events):
             if isinstance(event, _OF_A_RUN):
                 self.touched[event.trial] = None
             if type(event) is JobCompleted:
-                self._completed(event, attempt, entry)
+                self._completed(event, report, entry)
             elif type(event) is AttemptFailed:
                 self._failed(event)
             elif type(event) is TrialAbandoned:
-                self._abandoned(event, attempt, entry)
+                self._abandoned(event, report, entry)
             elif type(event) is StudyHalted or type(event) is StudyReopened:
                 self._waiting_ended(entry, k)
             elif type(event) is CeilingRaised:
@@ -210,25 +194,14 @@ class TrackedStudy:
     def _study_point(self, entry: Entry, key: str, value: float) -> None:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
 
-    def _attempt_of(self, report: Report) -> EndedAttempt | None:
-        if not 0 <= report.trial < len(self.state.trials):
-            return None
-        trial = self.state.trials[report.trial]
-        return EndedAttempt(report, trial.resource, trial.granted)
-
     def _granted(self, event: JobGranted, entry: Entry) -> None:
+        self._grants[event.trial] = event
         results = self.state.trials[event.trial].results
         if event.retry or not results:
             return
         below = results[-1]
-        place = self.names.place(below.bracket, below.rung)
-        if len(self.spec.objectives) > 1:
-            rung = self._fronts[place]
-            rank, among = rung.rank(below.trial), rung.size
-            rung.promote(below.trial)
-        else:
-            ranked = self._by_loss[place]
-            rank, among = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1, len(ranked)
+        ranked = self._by_loss.get(self.names.place(below.bracket, below.rung), [])
+        rank = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1 if ranked else 0
         self.promotions.append(
             Promotion(
                 time=entry.time,
@@ -239,7 +212,7 @@ class TrackedStudy:
                 loss=below.loss,
                 resource=below.resource,
                 rank=rank,
-                among=among,
+                among=len(ranked),
             )
         )
 
@@ -273,17 +246,16 @@ class TrackedStudy:
         self._on_front = front
         self._study_point(entry, "front_size", float(len(front)))
 
-    def _completed(self, event: JobCompleted, attempt: EndedAttempt | None, entry: Entry) -> None:
+    def _completed(self, event: JobCompleted, report: Report | None, entry: Entry) -> None:
         notes = self.trials[event.trial]
-        notes.worker, notes.ended = event.worker, event.ended or entry.time
-        self._curve(notes, attempt, event.metrics, target=event.resource, now=entry.time)
-        values = self._of_result(event) | self._used(notes, event)
+        notes.ended = event.ended or entry.time
+        self._curve(notes, event.trial, report, event.metrics, target=event.resource, now=entry.time)
+        values = self._of_result(event) | (usage_metrics(event.usage) if event.usage else {})
         for key, value in values.items():
             if key not in event.metrics:  # what the user reports goes before
                 step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
                 self._point(notes, MetricPoint(key, value, notes.ended, step))
-        complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
-        self._rank(event, loss_of(event) if complete else None)
+        self._rank(event, loss_of(event))
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
         spec, trial = self.spec, self.state.trials[event.trial]
@@ -301,53 +273,44 @@ class TrackedStudy:
             found[BYTES_MOVED] = float(sum(visit.size for visit in visits))
         return found
 
-    def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed) -> dict[str, float]:
-        if not (usage := event.usage):
-            return {}
-        if usage.device:
-            notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device
-        return usage_metrics(usage)
-
     def _failed(self, event: AttemptFailed) -> None:
         notes = self.trials[event.trial]
-        notes.worker = event.worker or notes.worker
-        for key, value in self._used(notes, event).items():
+        for key, value in (usage_metrics(event.usage) if event.usage else {}).items():
             self._point(notes, MetricPoint(key, value, event.ended or self.time, event.target))
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 
-    def _abandoned(self, event: TrialAbandoned, attempt: EndedAttempt | None, entry: Entry) -> None:
+    def _abandoned(self, event: TrialAbandoned, report: Report | None, entry: Entry) -> None:
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
-        if attempt is not None and attempt.report.trial == event.trial and attempt.grant is not None:
+        grant = self._grants.get(event.trial)
+        if report is not None and report.trial == event.trial and grant is not None:
             # No attempt will train these steps again, and they show how it failed.
-            self._curve(notes, attempt, {}, target=attempt.grant.target, now=entry.time)
+            self._curve(notes, event.trial, report, {}, target=grant.target, now=entry.time)
         if not trial.is_at(event):
             self._rank(event, None)
 
     def _rank(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
         """Rank a result, or a trial that will not bring one, in its rung."""
-        place = self.names.place(event.bracket, event.rung)
-        if len(self.spec.objectives) > 1:
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, loss)  # type: ignore[arg-type]
-        else:
+        if len(self.spec.objectives) == 1:
+            place = self.names.place(event.bracket, event.rung)
             insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
 
     def _curve(
-        self, notes: TrialNotes, attempt: EndedAttempt | None, last: Metrics, *, target: int, now: float
+        self, notes: TrialNotes, trial: int, report: Report | None, last: Metrics, *, target: int, now: float
     ) -> None:
         # Points of one attempt above what is trained already; the last ones are the recorded metrics.
         steps: dict[int, Metrics] = {}
-        report = None if attempt is None else attempt.report
+        trained = max((r.resource for r in self.state.trials[trial].results if r.resource < target), default=0)
         for point in report.curve if report is not None else ():
-            if attempt is not None and attempt.trained < point.resource <= target:
+            if trained < point.resource <= target:
                 steps.setdefault(point.resource, {}).update(point.metrics)
         if last:
             steps.setdefault(target, {}).update(last)
         ended = (report.ended if report is not None else 0.0) or now
         started = report.started if report is not None and 0 < report.started <= ended else ended
-        checkpoint = attempt.grant.checkpoint if attempt is not None and attempt.grant is not None else None
-        first = checkpoint.resource if checkpoint is not None else 0
+        checkpoint = self._grants[trial].checkpoint if trial in self._grants else None
+        first = 0 if checkpoint is None else checkpoint.resource
         for step in sorted(steps):
             share = (step - first) / (target - first) if target > first else 1.0
             at = started + (ended - started) * share
@@ -357,7 +320,5 @@ class TrackedStudy:
     def _point(self, notes: TrialNotes, point: MetricPoint) -> None:
         if math.isinf(point.value):
             # MLflow stores an infinity as 1.8e308, which ruins every axis; NaN sorts last and is skipped there.
-            if point.step:
-                notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
             point = point._replace(value=math.nan)
         notes.points.append(point)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import posixpath
 import re
 import shlex
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,22 +28,6 @@ _KIND = "workflowType=machine_learning"
 def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     """The page of a run; for a store without a server, the command that starts one."""
     return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
-
-
-def experiments_url(tracking_uri: str) -> str:
-    return _page(tracking_uri, f"/experiments?{_KIND}")
-
-
-def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids: Sequence[str]) -> str:
-    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above.
-
-    Args:
-        experiment_ids: all experiments the runs are in.
-    """
-    ids = [experiment_ids] if isinstance(experiment_ids, str) else list(experiment_ids)
-    runs = quote(json.dumps(list(run_ids), separators=(",", ":")))
-    experiments = quote(json.dumps(ids, separators=(",", ":")))
-    return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
 
 
 def reason_of(error: BaseException) -> str:
@@ -134,8 +116,6 @@ class ProjectionPlace(msgspec.Struct, frozen=True):
     run_id: str
     url: str
     """A web page, or the command that serves one."""
-    compare: str = ""
-    """Page or command for the comparison of the best trials; noted when the study ends."""
 
 
 def write_place(folder: Path, place: ProjectionPlace) -> None:

@@ -25,7 +25,6 @@ from hpo_core.tracking.follower import REQUEST, FollowRequest, has_other_control
 from hpo_core.tracking.tracker_links import (
     CopyProgress,
     ProjectionPlace,
-    experiments_url,
     in_trouble,
     incomplete_copies,
     note_progress,
@@ -115,21 +114,33 @@ class Trackers:
             if not known.complete or process not in (None, known.process):
                 self.say(f"{known.words(self.trials)}; this goes on in the background")
             return None
-        why = wait_for_copy(
-            self._folder,
-            by=process,
-            trials=self.trials,
-            seconds=seconds,
-            say=self.say,
-            goes_on=goes_on,
-            one_attempt=self._one_attempt,
-        )
+        why = self._waited(seconds, process, goes_on)
         if not why:
             return None
         return (
             f"Study {self._study!r} is not complete in MLflow yet ({why}; log: {self._log}). Nothing is "
             f"lost: `hpo project {self._study}`, `hpo ui` and the next study of this home complete it."
         )
+
+    def _waited(self, seconds: float, process: int | None, goes_on: Callable[[], bool]) -> str:
+        # Why MLflow does not hold everything after so many seconds; empty where it does.
+        began = time.monotonic()
+        said, words = began + NOT_SAID_SECONDS - SAID_EVERY_SECONDS, ""
+        while True:
+            alive = goes_on()  # before its last words are read
+            found = read_progress(self._folder) or CopyProgress()
+            if found.complete and process in (None, found.process):
+                return ""
+            holds = f"it holds {min(found.trials, self.trials):,} of {self.trials:,} trials"
+            now = time.monotonic()
+            if not alive or (self._one_attempt and found.trouble):
+                return f"{holds}; {found.trouble or 'its process ended'}"
+            if now - began >= seconds:
+                return f"{holds}; {found.trouble or f'that took longer than {seconds:.3g} s, and goes on'}"
+            if now - said >= SAID_EVERY_SECONDS and (now_said := found.words(self.trials)) != words:
+                said, words = now, now_said
+                self.say(words)
+            time.sleep(min(0.1, max(0.0, began + seconds - now)))
 
     def _find_uri(self) -> str:
         try:
@@ -191,11 +202,7 @@ class Trackers:
     def links(self) -> dict[str, str]:
         """To the study in MLflow, for its report."""
         place = self.mlflow_run(wait=self._seconds or SHORT_WAIT_SECONDS)
-        if place is not None:
-            return {"MLflow": place.url}
-        if self._is_followed and not in_trouble(self._folder):
-            return {"MLflow": experiments_url(self.uri)}
-        return {}
+        return {} if place is None else {"MLflow": place.url}
 
 
 def complete_copies(home: Home) -> list[str]:
@@ -216,42 +223,3 @@ def complete_copies(home: Home) -> list[str]:
             begun.is_awaited = False
             begun.complete()
     return names
-
-
-def wait_for_copy(
-    folder: Path,
-    *,
-    by: int | None,
-    trials: int,
-    seconds: float,
-    say: Callable[[str], None],
-    goes_on: Callable[[], bool],
-    one_attempt: bool = False,
-) -> str:
-    """Wait until MLflow holds everything of a study; returns why it does not, empty where it does.
-
-    Args:
-        by: the process that has to say so; None: whichever.
-        trials: trials of the study.
-        seconds: longest wait.
-        say: told how far it is, every few seconds.
-        goes_on: whether the process that copies is alive.
-        one_attempt: wait no longer once MLflow could not be reached.
-    """
-    began = time.monotonic()
-    said, words = began + NOT_SAID_SECONDS - SAID_EVERY_SECONDS, ""
-    while True:
-        alive = goes_on()  # before its last words are read
-        found = read_progress(folder) or CopyProgress()
-        if found.complete and by in (None, found.process):
-            return ""
-        holds = f"it holds {min(found.trials, trials):,} of {trials:,} trials"
-        now = time.monotonic()
-        if not alive or (one_attempt and found.trouble):
-            return f"{holds}; {found.trouble or f'its process ended, see {folder}/mlflow.log'}"
-        if now - began >= seconds:
-            return f"{holds}; {found.trouble or f'that took longer than {seconds:.3g} s, and goes on'}"
-        if now - said >= SAID_EVERY_SECONDS and (now_said := found.words(trials)) != words:
-            said, words = now, now_said
-            say(words)
-        time.sleep(min(0.1, max(0.0, began + seconds - now)))

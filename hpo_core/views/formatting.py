@@ -123,16 +123,6 @@ class Spread:
         )
 
 
-def spans_decades(low: float, high: float, *, maximize: bool) -> bool:
-    """True if a metric between ``low`` and ``high`` belongs on a logarithmic axis.
-
-    >>> spans_decades(0.01, 30.0, maximize=False), spans_decades(0.001, 0.9, maximize=True)
-    (True, False)
-    """
-    share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
-    return low > 0 and high / low > 100 and not share
-
-
 def quantile(ordered: Sequence[float], share: float) -> float:
     """Quantile of an ascending sequence, by linear interpolation between the two nearest values."""
     place = share * (len(ordered) - 1)

@@ -215,20 +215,3 @@ def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
                 found.append(f"{names[visit.partition]} on {worker_name(visit.worker)} ({duration(seconds)})")
             validation = f"; validation {listed(evaluated, VISITS_NAMED)}" if evaluated else ""
             yield f"epoch {epoch}: {listed(trained, VISITS_NAMED)}{validation}; {duration(whole)}"
-
-
-def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
-    """The visits behind a trial's results in their order, for programs and tables."""
-    names = [file.name for file in spec.partitions]
-    return [
-        {
-            "epoch": visit.epoch,
-            "partition": names[visit.partition],
-            "worker": visit.worker,
-            "started": visit.started,
-            "ended": visit.ended,
-            "bytes": visit.size,
-        }
-        for result in trial.results
-        for visit in result.visits or ()
-    ]

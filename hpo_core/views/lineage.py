@@ -125,14 +125,6 @@ class Lineage:
             path.append(parent)
         return path[::-1]
 
-    def order(self, trials: Iterable[int]) -> list[int]:
-        """The trials and all their ancestors, each once, parents before children (subset replay, 3.9.1).
-
-        Raises:
-            HpoError: there is no such trial.
-        """
-        return sorted({ancestor for trial in trials for ancestor in self.ancestry(trial)})  # children are younger
-
     def generations(self) -> int:
         """Number of generations that have begun."""
         return 1 + max((birth.generation for birth in self.births), default=-1)
@@ -140,7 +132,8 @@ class Lineage:
     def survivors(self) -> set[int]:
         """Trials of the last generation and all whose training went into one of them."""
         last = self.generations() - 1
-        return set(self.order(birth.trial for birth in self.births if birth.generation == last))
+        ends = (birth.trial for birth in self.births if birth.generation == last)
+        return {ancestor for trial in ends for ancestor in self.ancestry(trial)}
 
     def schedule(self, trial: int, resource: int | None = None) -> Schedule:
         """The parameters along the training that led to a trial's result.

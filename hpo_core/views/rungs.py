@@ -200,17 +200,8 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
 
 
 def grouped_brackets(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
-    """Few brackets as they are; of many, those of one shape and state together (open ones only if they are many).
-
-    Finished brackets come first, then open ones, then those to come.
-    """
-    if len(views) <= few:
-        return list(views)
-    found: list[BracketView] = []
-    for state in ("finished", "open", "to come"):
-        some = [view for view in views if view.state == state]
-        found += some if state == "open" and len(some) <= few else by_shape(some)
-    return found
+    """Few brackets as they are; of many, those of one shape together."""
+    return list(views) if len(views) <= few else by_shape(views)
 
 
 def by_shape(views: Iterable[BracketView]) -> list[BracketView]:
@@ -260,17 +251,12 @@ def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str 
     return [{name: value for name, value in row.items() if name not in idle} for row in rows]
 
 
-Kind = Literal["top", "ceiling", "closed", "middle"]
-
-
 @dataclass(slots=True)
 class Band:
     """One rung as drawn: of one bracket, of several of one shape, or shared by all."""
 
     ladder: int
     rung: RungView
-    kind: Kind
-    """``top``: nothing lies above; ``ceiling``: what lies above is closed; ``closed``: so is this one."""
     results: list[JobCompleted] = field(default_factory=list)
 
 
@@ -283,21 +269,13 @@ class Bands:
 
     def __init__(self, study: Study) -> None:
         views = bracket_views(study, details=True)
-        self.ladders: list[BracketView] = views if len(views) <= FEW else by_shape(views)
+        self.ladders = grouped_brackets(views)
         self.names = RungNames(study.spec)
         self.all: list[Band] = []
         self._first: dict[int | None, int] = {}
-        endless = getattr(study.spec.search, "max_resource", None) is None
         for i, ladder in enumerate(self.ladders):
             self._first |= dict.fromkeys(ladder.numbers or (None,), len(self.all))
-            is_open = [rung.is_open for rung in ladder.rungs]
-            for k, rung in enumerate(ladder.rungs):
-                kind: Kind = "closed" if not is_open[k] else "middle"
-                if is_open[k] and k + 1 == len(is_open):
-                    kind = "middle" if endless else "top"
-                elif is_open[k] and not is_open[k + 1]:
-                    kind = "ceiling"
-                self.all.append(Band(i, rung, kind))
+            self.all += [Band(i, rung) for rung in ladder.rungs]
         for trial in study.state.trials:
             for result in trial.results:
                 self.all[self.of(result.stage.bracket, result.stage.rung)].results.append(result)

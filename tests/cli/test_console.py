@@ -15,8 +15,8 @@ from hpo_core.model.trial import Job
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.command import app
-from tests.conftest import World, make_spec
-from tests.methods import SEARCHES, spec_of
+from tests.conftest import World
+from tests.methods import spec_of
 
 
 class Fickle(World):
@@ -71,12 +71,3 @@ def test_ceilings_are_told(tmp_path: Path) -> None:
     assert hpo(tmp_path, "show", "world").count("ceiling: rung ") == len(study.state.ceilings)
     assert len(shown(tmp_path)["ceilings"]) == len(study.state.ceilings)
     assert [rung["open"] for rung in shown(tmp_path)["rungs"]].count(False) == 2 - len(study.state.ceilings)
-
-
-def test_stop_rules_are_told(tmp_path: Path) -> None:
-    endless = SEARCHES["asha"] | {"configs": None}
-    played(tmp_path, make_spec(search=endless, stop={"total_resource": 50}))
-    assert "halted: stop rule met: total_resource = 50 units" in hpo(tmp_path, "show", "world")
-    facts = shown(tmp_path)
-    assert (facts["status"], facts["rule"]) == ("halted", "total_resource")
-    assert " of " not in hpo(tmp_path, "show", "world").splitlines()[-1], "nobody knows how many results there will be"

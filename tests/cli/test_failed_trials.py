@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hpo_core.home import Home
 from hpo_core.model.trial import Outcome
@@ -18,28 +13,16 @@ from tests.cli.test_console import hpo
 from tests.conftest import completed, failed, make_spec
 
 TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad \x1b[2J x\n"
-FAILING = """
-import os, sys
-def train(trial):
-    for _ in trial.steps():
-        if trial.number % 4 == 0:
-            raise ValueError(f"bad {trial.params['x']}")
-        if trial.number % 4 == 1:
-            sys.exit("no data")
-        if trial.number % 4 == 2:
-            input()
-        trial.report(loss=trial.params["x"])
-"""
 
 
-def half_failed(folder: Path, rank: str = "") -> None:
-    """A study whose first trial failed (by a rank of a gang) and whose second one succeeded."""
+def half_failed(folder: Path) -> None:
+    """A study whose first trial failed and whose second one succeeded."""
     journal = Home(folder).open_journal()
     study = Study.create(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}), journal)
     first, second = study.set_capacity(2)
-    study.tell_report(failed(first, Outcome.ERROR, rank + "ValueError: bad \x1b[2J x", detail=TRACEBACK))
+    study.tell_report(failed(first, Outcome.ERROR, "ValueError: bad \x1b[2J x", detail=TRACEBACK))
     study.tell_report(completed(second, 0.5))
-    log = folder / f"studies/world/logs/trial-00000-attempt-0{'.rank-1' if rank else ''}.log"
+    log = folder / "studies/world/logs/trial-00000-attempt-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("printed")
     journal.close()
@@ -52,14 +35,6 @@ def test_status_says_why_trials_failed(tmp_path: Path) -> None:
     assert json.loads(hpo(tmp_path, "status", "world", "--json"))["failures"]["groups"][0]["trials"] == [0]
 
 
-def test_the_log_of_a_gang_is_that_of_the_rank_that_failed(tmp_path: Path) -> None:
-    half_failed(tmp_path, rank="Rank 1 of 2: ")
-    place = f"{tmp_path}/studies/world/logs/trial-00000-attempt-0.rank-1.log"
-    assert f"log: {place}\n" in hpo(tmp_path, "show", "world", "--trial", "0")
-    assert json.loads(hpo(tmp_path, "show", "world", "--trial", "0", "--json"))["attempts"][0]["log"] == place
-    assert f"log {place}" in hpo(tmp_path, "status", "world")
-
-
 def test_story_of_a_trial_has_traceback_and_log_without_control_characters(tmp_path: Path) -> None:
     half_failed(tmp_path)
     text = hpo(tmp_path, "show", "world", "--trial", "0")
@@ -70,18 +45,3 @@ def test_story_of_a_trial_has_traceback_and_log_without_control_characters(tmp_p
     assert "Traceback" not in good and good.rstrip().endswith("(not on this machine)")
     facts: dict[str, Any] = json.loads(hpo(tmp_path, "show", "world", "--trial", "0", "--json"))
     assert facts["attempts"][0]["detail"] == TRACEBACK and len(facts["logs"]) == 1
-
-
-@pytest.mark.slow
-def test_exit_code_of_a_study_that_mostly_failed(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(FAILING)
-    plain = make_spec(search={"method": "random", "configs": 4, "max_resource": 1}).plain()
-    plain |= {"objective": "train:train", "pythonpath": ["."], "tracking": {"mlflow": "off"}}
-    (tmp_path / "study.yaml").write_text(json.dumps(plain))
-    command = [sys.executable, "-m", "hpo_flows", "tune", "study.yaml", "--no-prefect"]
-    environment = os.environ | {"HPO_HOME": str(tmp_path / "home"), "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 9, done.stdout + done.stderr
-    assert "of 4 trials, 3 failed" in done.stdout
-    for reason in ("ValueError: bad ", "SystemExit: no data", "EOFError: EOF when reading a line"):
-        assert f"1 x {reason}" in done.stdout

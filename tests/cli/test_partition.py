@@ -65,14 +65,6 @@ def test_a_new_study_is_refused_before_anything_starts(folder: Path) -> None:
         Home(folder / "home").open_journal().info("hopping")
 
 
-@pytest.mark.parametrize("command", ["try", "check"])
-def test_who_trains_in_this_process_looks_for_the_same_partitions(folder: Path, command: str) -> None:
-    for path in (folder / "shards").iterdir():
-        path.unlink()
-    with pytest.raises(SpecError, match="manifest.json: no such manifest"):
-        CliRunner().invoke(app, [command, "study.yaml", "--home", str(folder / "home")], catch_exceptions=False)
-
-
 def test_partitions_are_shown(folder: Path) -> None:
     home = Home(folder / "home")
     study = Study.create(with_partitions(load_spec("study.yaml")), home.open_journal())
@@ -82,8 +74,3 @@ def test_partitions_are_shown(folder: Path) -> None:
     page = folder / "report.html"
     write_report(list(study.journal.entries("hopping")), page)
     assert "data: 2 partitions (90 examples)" in page.read_text()
-
-
-def test_it_is_simulated_with_the_partitions_that_there_are(folder: Path) -> None:
-    arguments = ["simulate", "study.yaml", "--home", str(folder / "home"), "--workers", "2", "--repeat", "1"]
-    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0

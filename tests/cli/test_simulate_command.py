@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from hpo_core.cli.app import app
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.simulation import AnalyticCurves, Simulation, VirtualClock
-from hpo_core.spec.study_file import changed
 from tests.conftest import make_spec
 
 YAML = """
@@ -58,19 +55,6 @@ def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
     assert all(title in picture.read_text() for title in ("Best result over time", "Results at each level"))
 
 
-def test_figures_are_those_of_the_study(study_file: Path) -> None:
-    found = facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off")
-    assert found["picture"] is None and not (study_file.parent / ".hpo").exists()
-    (scenario,) = found["scenarios"]
-    for run in scenario["runs"]:
-        assert run["trials"] == 40 and run["ended"] == "finished"
-        assert run["worker_seconds"] == pytest.approx(3 * run["seconds"])
-        assert run["utilization"] == pytest.approx(run["resource"] / run["worker_seconds"])
-    assert found["target"] == max(run["best"] for run in scenario["runs"])
-    assert scenario["figures"]["seconds_to_target"]["count"] == 2
-    assert facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off") == found
-
-
 def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
     found = facts(study_file, "--workers", 2, "--workers", 8, "--method", "asha", "--method", "random", "--repeat", 1,
                   "--set", "search.max_resource=27")  # fmt: skip
@@ -78,24 +62,6 @@ def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
     assert names == ["2 workers, asha", "2 workers, random", "8 workers, asha", "8 workers, random"]
     seconds = [scenario["runs"][0]["seconds"] for scenario in found["scenarios"]]
     assert seconds[1] == 20 * 27 and seconds[3] == 5 * 27 and seconds[2] < seconds[0] < seconds[1]
-
-
-def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) -> None:
-    words = [
-        "--set",
-        "search.reduction_factor=2",
-        "--set",
-        "search.reduction_factor=4",
-        "--repeat",
-        1,
-        "--picture",
-        "off",
-    ]
-    found = facts(study_file, *words, "--method", "asha", "--method", "random")
-    names = [scenario["name"] for scenario in found["scenarios"]]
-    assert names == ["asha, reduction_factor 2", "asha, reduction_factor 4", "random"]
-    with pytest.raises(SpecError, match="reduction_factor: unknown key"):
-        facts(study_file, *words, "--method", "random")
 
 
 def test_faults(study_file: Path) -> None:
@@ -126,20 +92,12 @@ def test_a_past_study_answers_what_if(study_file: Path) -> None:
         hpo("--from-journal", "other", "--home", home)
 
 
-def test_a_search_without_configs_ends_by_its_rule(study_file: Path) -> None:
-    study_file.write_text(YAML.replace("configs: 40, ", "") + "stop: {seconds: 100}\n")
-    run = facts(study_file, "--workers", 5, "--repeat", 1)["scenarios"][0]["runs"][0]
-    assert "seconds are over" in run["ended"] and 100 <= run["seconds"] <= 108
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--workers", 0], "workers = 0; give at least 1"),
         (["--repeat", 0], "--repeat 0"),
         (["--set", "search.reduction_factor"], "write KEY=VALUE"),
-        (["--set", "search.eta=3"], "search.eta: unknown key"),
-        (["--method", "magic"], "magic"),
         (["--drops", 2], "drops = 2.0"),
         (["--seconds-per-unit", 0], "seconds per unit = 0.0"),
         (["--set", "seed=1", *[x for n in range(30) for x in ("--set", f"search.configs={n + 9}")]], "at most 24"),
@@ -150,32 +108,6 @@ def test_questions_without_sense_are_refused(study_file: Path, words: list[objec
         hpo(study_file, *words)
 
 
-def test_without_a_file_or_a_past_there_is_nothing_to_simulate() -> None:
-    with pytest.raises(SpecError, match="YAML file, or --from-journal"):
-        hpo()
-
-
-def test_a_change_of_method_keeps_what_the_new_one_knows() -> None:
-    search = {"method": "asha", "configs": 9, "max_resource": 27, "brackets": [0], "variant": "promotion"}
-    plain = {"study": "s", "search": search}
-    assert changed(plain, ["search.rounds=2", "search.method=sha"])["search"] == {
-        "method": "sha", "configs": 9, "max_resource": 27, "rounds": 2,
-    }  # fmt: skip
-    assert plain["search"] is search and search["method"] == "asha"
-    with pytest.raises(SpecError, match="study is 's'"):
-        changed(plain, ["study.name=x"])
-
-
-def test_neither_prefect_nor_dask_is_imported(study_file: Path) -> None:
-    code = (
-        "import sys; from hpo_core.cli.app import app;"
-        "app(['simulate', sys.argv[1], '--repeat', '1'], standalone_mode=False);"
-        "print(sorted({'prefect', 'dask', 'distributed', 'torch', 'mlflow'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(study_file)], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("[]\n")
-
-
 def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) -> None:
     """Nothing runs at the address; the message said that the study did."""
     place = ["--set", 'cluster={"kind": "address", "address": "tcp://127.0.0.1:8786"}']
@@ -183,16 +115,3 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
     with pytest.raises(SpecError, match=rule):
         hpo(study_file, *place)
     assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")
-
-
-def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path) -> None:
-    """All have a job as long as they are there, and the study takes no longer than on all of them."""
-    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2, "--picture", "off"]
-    shown = hpo(study_file, *ranged)
-    assert "0 to 30 workers" in shown and "100 %" in shown
-    played, fixed = (
-        json.loads(hpo(study_file, *ranged, *more, "--json"))["scenarios"][0] for more in ([], ["--workers", 30])
-    )
-    assert (played["name"], fixed["name"]) == ("0 to 30 workers", "30 workers")
-    assert played["figures"]["seconds"] == fixed["figures"]["seconds"]
-    assert played["figures"]["worker_seconds"]["median"] < fixed["figures"]["worker_seconds"]["median"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 from hpo_core.cli.app import GROUPS
 from hpo_core.terminal.output import print_rows
 from hpo_flows.command import app
-from hpo_flows.progress import LiveBoard
 from tests.cli.test_console import hpo, played
 from tests.methods import spec_of
 
@@ -50,14 +48,6 @@ def test_no_number_date_or_name_is_cut(width: int) -> None:
         assert printed(width, [ROW]).splitlines()[0].split() == list(ROW), "a table where there is room for one"
 
 
-def test_rows_in_a_pipe_are_as_wide_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    console = Console(file=io.StringIO(), width=40, record=True)
-    print_rows(console, [ROW])
-    titles, row = console.export_text().splitlines()
-    assert titles.split() == list(ROW) and str(ROW["why"]) in row
-
-
 def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
     """Some shells without a terminal say so; once nothing at all was printed."""
     played(tmp_path, spec_of("asha"))
@@ -70,18 +60,6 @@ def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
     assert said({"COLUMNS": "0"}) == said({}) != ""
 
 
-@pytest.mark.parametrize("width", ["80", "40"])
-def test_list_and_show_are_whole_in_a_narrow_terminal(width: str, tmp_path: Path) -> None:
-    study = played(tmp_path, spec_of("hyperband"))
-    for arguments in (["list"], ["show", "world"], ["status", "world"]):
-        result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path)], env={"COLUMNS": width})
-        best = study.best
-        assert best is not None and f"{study.metric_value(best.loss):.5g}" in result.output
-        assert "…" not in result.output and result.exit_code == 0
-        if arguments == ["list"]:
-            assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d(?!\d)", result.output)
-
-
 def test_status_is_short_and_show_is_long(tmp_path: Path) -> None:
     study = played(tmp_path, spec_of("asha"), 14)
     status, shown = hpo(tmp_path, "status", "world"), hpo(tmp_path, "show", "world")
@@ -91,28 +69,6 @@ def test_status_is_short_and_show_is_long(tmp_path: Path) -> None:
     assert best is not None
     for name, value in study.state.trials[best.trial].params.items():
         assert f"{name} = {value}" in shown, "parameters are written in full: people copy them"
-
-
-@pytest.mark.parametrize("arguments", [["status"], ["show"], ["show", "--at", "5"]])
-def test_no_seconds_pass_in_a_study_that_nobody_drives(tmp_path: Path, arguments: list[str]) -> None:
-    """It was played in virtual seconds, which ended decades ago."""
-    study = played(tmp_path, spec_of("asha", stop={"seconds": 1000.0}), 14)
-    text = hpo(tmp_path, arguments[0], "world", *arguments[1:])
-    (seconds,) = re.findall(r"stops at: (\d+) of 1000 seconds", text)
-    assert int(seconds) <= round(study.rules.seconds)
-
-
-@pytest.mark.parametrize("width", [80, 60, 40])
-def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
-    study = played(tmp_path, spec_of("hyperband"), 20)
-    console = Console(width=width, file=io.StringIO(), record=True)
-    board = LiveBoard(study, console)
-    board.notes.last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
-    console.print(board.board())
-    board.stop()
-    text = console.export_text()
-    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
-    assert board.notes.last in " ".join(text.split())
 
 
 def test_help_has_every_summary_in_full() -> None:
@@ -135,22 +91,6 @@ def test_a_shell_completes_names_of_studies(tmp_path: Path) -> None:
         [sys.executable, "-c", script], env={**asked, "PATH": "/usr/bin"}, capture_output=True, text=True
     )
     assert done.stdout.split() == ["world"]
-
-
-@pytest.mark.slow
-def test_completion_is_silent_where_there_is_no_journal(tmp_path: Path) -> None:
-    (tmp_path / "journal.db").write_text("no database")
-    asked = {
-        "_HPO_COMPLETE": "complete_bash",
-        "COMP_WORDS": "hpo show wo",
-        "COMP_CWORD": "2",
-        "HPO_HOME": str(tmp_path),
-    }
-    script = "from hpo_flows.command import app; app(prog_name='hpo')"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env={**asked, "PATH": "/usr/bin"}, capture_output=True, text=True
-    )
-    assert (done.stdout.strip(), done.stderr.strip()) == ("", "")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("wrold", "'world'"), ("World", "'world'"), ("wor", "'world'")])

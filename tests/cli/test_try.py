@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hpo_core.execution.in_process import completed_params, first_job
+from hpo_core.execution.in_process import completed_params
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_flows.command import app
@@ -27,16 +27,8 @@ import os, sys
 def good(trial):
     for step in trial.steps():
         trial.report(loss=trial.params["x"] / (step + 1))
-def asks(trial):
-    for _ in trial.steps():
-        trial.report(loss=float(input("which loss? ")))
 def exits(trial):
     sys.exit("enough")
-def forks(trial):
-    if (pid := os.fork()) == 0:
-        raise ValueError("in the copy")
-    os.waitpid(pid, 0)
-    good(trial)
 def raises(trial):
     def inner(depth):
         if not depth:
@@ -46,13 +38,6 @@ def raises(trial):
 def silent(trial):
     for _ in trial.steps():
         pass
-def optuna(trial):
-    x = trial.suggest_float("x", 0.0, 1.0)
-    for epoch in range(9):
-        trial.report(x + epoch, epoch)
-        if trial.should_prune():
-            break
-    return x
 def debugged(trial):
     for _ in trial.steps():
         answer = 6 * 7
@@ -89,26 +74,10 @@ def test_metrics_of_each_step_are_shown_and_nothing_is_left(tmp_path: Path) -> N
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.name != "__pycache__") == [".py", ".yaml"]
 
 
-def test_default_steps_and_parameters_are_those_of_the_first_trial(tmp_path: Path) -> None:
-    first = first_job(make_spec(space=SPACE, search={"method": "random", "configs": 3, "max_resource": 5}))
-    output = hpo_try(study_file(tmp_path)).output
-    assert f"x = {first.params['x']!r}" in output and "unit 5: loss" in output
-
-
 @pytest.mark.parametrize("gang", [2, "auto"])
 def test_a_study_of_gangs_is_tried_in_one_process(tmp_path: Path, gang: int | str) -> None:
     file = study_file(tmp_path, training={"gang": gang}, cluster={"kind": "local", "workers": 2})
     assert "unit 1: loss" in hpo_try(file, "--steps", "1").output
-
-
-def test_standard_input_is_the_users(tmp_path: Path) -> None:
-    output = hpo_try(study_file(tmp_path, "asks"), "--steps", "2", input="3\n4\n").output
-    assert "which loss?" in output and "unit 2: loss = 4" in output
-
-
-def test_optuna_objective(tmp_path: Path) -> None:
-    output = hpo_try(study_file(tmp_path, "optuna", style="optuna"), "--steps", "3", "--params", "x=0.5").output
-    assert "unit 3: loss = 2.5" in output and "a checkpoint of" in output
 
 
 @pytest.mark.parametrize(
@@ -130,14 +99,6 @@ def test_metric_that_is_missing_is_our_message_without_a_traceback(tmp_path: Pat
     result = CliRunner().invoke(app, ["try", str(study_file(tmp_path, "silent"))])
     assert "Metric 'loss' was not reported at the target" in str(result.exception)
     assert "Traceback" not in result.output
-
-
-def test_forked_copy_of_the_function_ends_alone(tmp_path: Path) -> None:
-    file = study_file(tmp_path, "forks")
-    command = [sys.executable, "-m", "hpo_flows", "try", str(file), "--params", "x=0.5", "--steps", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0 and done.stdout.count("unit 1: loss = 0.5") == 1
-    assert "ValueError: in the copy" in done.stderr
 
 
 def test_breakpoint_opens_the_debugger_of_this_terminal(tmp_path: Path) -> None:
@@ -172,17 +133,6 @@ def completed(drawn: dict[str, Any], **given: str) -> dict[str, Any]:
     return completed_params(SearchSpace(make_spec(space=SPACE).space), given, drawn, 0)
 
 
-def test_given_values_decide_which_parameters_take_part() -> None:
-    assert completed({"x": 0.1, "c": "a", "d": 3}, c="b") == {"x": 0.1, "c": "b"}
-    params = completed({"x": 0.1, "c": "b"}, c="a")
-    assert (params["x"], params["c"]) == (0.1, "a") and 1 <= params["d"] <= 64
-    assert completed({"x": 0.1, "c": "b"}, c="a", d="7")["d"] == 7
-
-
-def test_choice_that_looks_like_a_number_stays_text() -> None:
-    assert completed({"x": 0.1, "c": "b"}, c="1")["c"] == "1"
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -194,25 +144,3 @@ def test_choice_that_looks_like_a_number_stays_text() -> None:
 def test_wrong_values_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         completed({"x": 0.1, "c": "b"}, **given)
-
-
-def test_forbidden_combinations_do_not_depend_on_the_seed() -> None:
-    unit = {"type": "float", "low": 0.0, "high": 1.0}
-    space = {"x": unit, "y": unit}
-    forbidden = [{"x": {"low": 0.5}, "y": {"low": 0.5}}]
-    for seed in range(12):
-        spec = make_spec(space=space, forbidden=forbidden, seed=seed)
-        params = first_job(spec, {"y": "0.7"}).params
-        assert params["y"] == 0.7 and params["x"] < 0.5
-
-
-def test_given_values_are_those_that_start_with_takes() -> None:
-    step = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
-    space = {"s": step, "z": {"type": "float", "low": 0.0, "high": 9.0}, "i": {"type": "int", "low": 1, "high": 9}}
-    spec = make_spec(space=space)
-    params = first_job(spec, {"s": "0.5", "z": "2", "i": "3.0"}).params
-    assert [(type(params[name]), params[name]) for name in "szi"] == [(float, 0.5), (float, 2.0), (int, 3)]
-    with pytest.raises(SpecError, match="off its steps"):
-        first_job(spec, {"s": "0.3"})
-    with pytest.raises(SpecError, match="params.z = a whole number of about 400 digits"):
-        first_job(spec, {"z": "1" + "0" * 400})

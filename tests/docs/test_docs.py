@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
 import importlib
 import importlib.util
 import pkgutil
 import re
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
-from typing import Any
 
-import optuna
 import pytest
 
 import hpo_core
-from hpo_core import Study, load_spec
-from hpo_core.checkpoints.storage import all_files
-from hpo_core.training.attempt import run_attempt
-from tests.flows.conftest import Runner
-from tests.job_requests import make_request
-from tests.storage_servers import SECRET, s3, sftp
+from hpo_core import load_spec
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -65,102 +55,11 @@ def test_main_loop_by_hand_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Incumbent(trial=" in capsys.readouterr().out
 
 
-def test_several_objectives_by_hand_run(capsys: pytest.CaptureFixture[str]) -> None:
-    (loop,) = [text for name, text in blocks("python") if '"trade-off"' in text and not name]
-    exec(loop, {})
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 2 and all("'error'" in line and "'speed'" in line for line in lines)
-
-
-@pytest.mark.slow
-def test_packed_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    write_files(tmp_path, "sized.py", "packed.yaml")
-    hpo = Runner(tmp_path, prefect_api)
-    facts = hpo.json("tune", tmp_path / "packed.yaml", "--no-prefect")
-    assert facts["status"] == "finished" and facts["trials"] == 18
-    (device,) = hpo.json("show", "packed")["devices"]
-    assert device["jobs"] == 18 and device["failed"] == 0
-    assert device["most_at_once"] >= 3 and 0 < device["used"] <= 400_000_000
-    assert "device: cpu:" in hpo("show", "packed") and "Devices in numbers" in Path(facts["report"]).read_text()
-
-
 @pytest.mark.parametrize("name", ["on-s3.yaml", "on-sftp.yaml"])
 def test_study_files_for_servers_of_files_are_valid(name: str, tmp_path: Path) -> None:
     write_files(tmp_path, "train.py", name)
     spec = load_spec(tmp_path / name)
     assert spec.study == name.removesuffix(".yaml") and spec.checkpoint_base.endswith(f"/hpo/{spec.study}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["on-s3", "on-sftp"])
-def test_study_on_a_server_of_files_runs_as_written(name: str, tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    """With the server's own address, workers of this computer and fewer configurations."""
-    write_files(tmp_path, "train.py", f"{name}.yaml")
-    file = tmp_path / f"{name}.yaml"
-    text = file.read_text().replace("configs: 30", "configs: 6")
-    text = text.replace('{kind: address, address: "tls://scheduler:8786"}', "{kind: local, workers: 2}")
-    page = (ROOT / "docs" / "how-to" / "keep-checkpoints-on-s3.md").read_text()
-    with contextlib.ExitStack() as stack:
-        if name == "on-s3":
-            environment = stack.enter_context(s3()).environment()
-            given = set(environment) - {"AWS_DEFAULT_REGION"}  # moto wants one
-        else:
-            server = stack.enter_context(sftp(tmp_path / "sshd"))
-            environment = server.environment()
-            given = set(environment)
-            text = text.replace("sftp://files.lab:22/srv/hpo", f"sftp://127.0.0.1:{server.port}{tmp_path}/hpo")
-        assert all(f"{variable}=" in page for variable in given)
-        file.write_text(text)
-        hpo = Runner(tmp_path, prefect_api | environment)
-        facts = hpo.json("tune", file, "--no-prefect")
-        assert facts["status"] == "finished" and facts["trials"] == 6
-        base = load_spec(file).checkpoint_base
-        left = all_files(tmp_path, base)
-        assert left and all(uri.startswith(f"{base}/trial-") for uri in left)
-        assert not list(hpo.home.rglob("*.safetensors"))
-        if name == "on-s3":
-            again = hpo.json("rerun", name, "--as", "again", "--no-prefect")
-            assert again["best"]["value"] == facts["best"]["value"], "trained again, to the bit"
-            assert all_files(tmp_path, base.replace(name, "again"))
-            texts = [path for path in hpo.home.rglob("*") if path.is_file()]
-            assert {"journal.db", "mlflow.db", "report.html"} <= {path.name for path in texts}
-            assert not [path for path in texts if SECRET.encode() in path.read_bytes()]
-
-
-@pytest.mark.slow
-def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    write_files(tmp_path, "objective.py", "optuna.yaml")
-    study = Study.create(load_spec(tmp_path / "optuna.yaml"))
-    spec, objective = study.spec, importlib.import_module("objective").objective
-    fixed: dict[str, Any] = {
-        "study": spec.study,
-        "objective": "objective:objective",
-        "metric": "loss",
-        "style": "optuna",
-    }
-    fixed |= {"folder": str(tmp_path), "space": spec.plain()["space"]}
-    while (job := study.ask()) is not None:
-        study.tell_report(run_attempt(objective, make_request(job=job, seed=spec.training_seed(job.trial), **fixed)))
-    assert study.status == "finished"
-    full = [trial for trial in study.state.trials if trial.results and trial.results[-1].resource == 27]
-    assert full
-    for trial in full:
-        assert trial.results[-1].loss == objective(optuna.trial.FixedTrial(trial.params))
-
-
-@pytest.mark.slow
-def test_study_runs_in_process_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "train", raising=False)
-    write_files(tmp_path, "train.py", "study.yaml")
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    (snippet,) = re.findall(r"<!-- runs in a folder with study.yaml -->\n +```python\n(.*?)```", page, re.DOTALL)
-    exec(textwrap.dedent(snippet), {})
-    assert "Incumbent(trial=" in capsys.readouterr().out
 
 
 def test_commands_named_exist() -> None:

@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 import hpo_core
 
@@ -71,13 +70,3 @@ def test_every_extra_is_explained() -> None:
     table = (DOCS / "how-to" / "install.md").read_text().split("| extra | for |")[1].split("\n\n")[0]
     named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert named == extras
-
-
-def test_version_is_the_same_in_both_places() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == hpo_core.__version__
-
-
-def test_files_of_the_forge_are_valid() -> None:
-    for path in (ROOT / ".pre-commit-config.yaml", ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"):
-        assert yaml.safe_load(path.read_text())

@@ -14,10 +14,9 @@ import pytest
 import torch
 
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Report
 from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.model_build import BuildRequest, Trained, build_model
 from tests.checkpoints.saving import save
@@ -156,18 +155,6 @@ def test_a_build_function_that_makes_something_else(code: Path, tmp_path: Path, 
     assert not (tmp_path / "model").exists()
 
 
-def test_where_there_is_no_model_to_build() -> None:
-    spec = {
-        "study": "s", "metric": {"name": "m"}, "space": {"x": {"type": "float", "low": 0, "high": 1}},
-        "search": {"method": "random", "configs": 1}, "build": "my_net:build",
-    }  # fmt: skip
-    with pytest.raises(SpecError, match="drop build"):
-        StudySpec.from_plain(spec)
-    with pytest.raises(SpecError, match="drop build"):
-        StudySpec.from_plain(spec | {"objective": "a:b", "style": "optuna"})
-    assert StudySpec.from_plain(spec | {"objective": "a:b"}).build == "my_net:build"
-
-
 LOAD = """
 import mlflow, torch
 from mlflow import MlflowClient
@@ -224,24 +211,3 @@ def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
         float(module_of(6)(torch.ones(3, 4)).detach().sum()), abs=1e-5
     )
     assert registry.card(1) == card, "the next retraining reads it"
-
-
-@pytest.mark.slow
-def test_a_study_that_names_build_has_a_model_in_its_run_made_in_a_process_without_credentials(
-    tracker: Tracker,  # noqa: F811
-    code: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (code / "my_net.py").write_text(CODE + "\nimport os\nassert 'MLFLOW_TRACKING_PASSWORD' not in os.environ\n")
-    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret-of-mine")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.uri)
-    with monkeypatch.context() as without:
-        without.delenv("MLFLOW_TRACKING_PASSWORD")
-        import my_net  # noqa: F401
-    study = trained_study(tracker, objective="my_net:build", build="my_net:build", pythonpath=[str(code)])
-    tags = tracker.parent().data.tags
-    assert tags["hpo.best_model"] == f"runs:/{tracker.parent().info.run_id}/model"
-    found: dict[str, Any] = {}
-    exec(lines_on(tags["mlflow.note.content"]), found)
-    assert study.best is not None
-    assert_is_trained(found["model"], study.state.trials[study.best.trial].params["width"])

@@ -24,7 +24,7 @@ from tests.waiting import LIMIT, eventually
 
 def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) -> None:
     world, page = World(failing=False), tmp_path / "report.html"
-    report = LiveReport(world.journal, "digits-mlp", page, folder=tmp_path)
+    report = LiveReport(world.journal, "digits-mlp", page)
     assert report.write()
     assert "Nothing to draw yet" in page.read_text() and data_of(page.read_text())["live"] > 0
     before = page.stat().st_ino
@@ -40,7 +40,7 @@ def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) ->
 def test_it_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study_page, "LIVE_SECONDS", 0.01)
     world, page = World(failing=False), tmp_path / "report.html"
-    thread = threading.Thread(target=LiveReport(world.journal, "digits-mlp", page, folder=tmp_path).follow, daemon=True)
+    thread = threading.Thread(target=LiveReport(world.journal, "digits-mlp", page).follow, daemon=True)
     thread.start()
     eventually(page.exists)
     world.play()
@@ -50,7 +50,7 @@ def test_it_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_study_that_is_not_there_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(StudyNotFoundError):
-        LiveReport(MemoryJournal(), "digits", tmp_path / "report.html", folder=tmp_path).write()
+        LiveReport(MemoryJournal(), "digits", tmp_path / "report.html").write()
 
 
 @pytest.mark.slow

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.cli.app import app
-from hpo_core.home import Home
-from hpo_core.journal import sql
 from hpo_core.model.events import Entry
 from hpo_core.report import write_report
 from hpo_core.report.comparison import Comparison
@@ -66,15 +63,3 @@ def test_the_copy_in_mlflow_replays_every_entry_once(applied: Counter[int]) -> N
     for entry in study.journal.entries("world"):
         fold.add(entry)
     assert applied == Counter(range(study.seq))
-
-
-def test_hpo_report_decodes_the_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = Home(tmp_path)
-    world = World(4)
-    study = fresh(spec_of("asha"), home.open_journal(), world)
-    world.play(study)
-    decoded = []
-    monkeypatch.setattr(sql, "decode_entry", lambda text, decode=sql.decode_entry: decoded.append(1) or decode(text))
-    with pytest.raises(SystemExit) as end:
-        app(["report", "world", "--home", str(tmp_path)])
-    assert end.value.code in (0, None) and len(decoded) == study.seq

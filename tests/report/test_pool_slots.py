@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Any
-
-import pytest
 
 from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.rng import Stream
-from hpo_core.report.device_figures import in_use, mean_of, pool_slots
+from hpo_core.report.device_figures import pool_slots
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
 from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation.simulation import Simulation
 from tests.conftest import make_spec
-from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_pool import PlayedPool, Player
@@ -90,30 +86,3 @@ def test_in_a_pool_gaps_are_not_called_idle_time() -> None:
     alone = jobs_over_time(read_series(World().play().entries()))
     assert alone is not None and "in a gap the worker was idle, or not there" in alone.caption
     assert pool_slots(read_series(World().play(9).entries())) is None, "nothing is shared"
-
-
-def test_the_mean_in_use_is_that_of_the_attempts() -> None:
-    busy = [(0.5 * k, 0.5 * k + 0.4, 1 + k % 2) for k in range(50)]
-    until = busy[-1][1]
-    expected = sum((end - start) * slots for start, end, slots in busy) / until
-    assert mean_of(in_use(busy), until) == pytest.approx(expected)
-    assert in_use([(0.0, 2.0, 1), (1.0, 3.0, 2)]) == [(0.0, 1.0), (1.0, 3.0), (2.0, 2.0), (3.0, 0.0)]
-
-
-def labels(figure: Any) -> list[str]:
-    return list(figure.layout["yaxis"]["ticktext"])
-
-
-def test_an_owner_of_rows_has_one_short_label_for_all() -> None:
-    """In packed studies names stood beside each of a device's rows."""
-    entries = packed_study({"method": "random", "configs": 40, "max_resource": 1})
-    packed = jobs_over_time(read_series(entries))
-    assert packed is not None and len(labels(packed)) == len(set(labels(packed)))
-    assert "each row of a device one job at a time" in packed.caption
-    assert labels(packed) == [f"GPU-{k}a1b2c3d4-9f3e-77aa" for k in range(3)] and len(packed.layout["shapes"]) == 2
-    slots = read_series(World(slots=4).play(30).entries())
-    figure = jobs_over_time(slots)
-    running = ["running"]  # where is known once it is reported
-    assert figure is not None and not figure.layout["shapes"][4:]
-    assert labels(figure) == [*(f"127.0.0.1:4000{k}" for k in range(1, 5)), *running]
-    assert any("on 127.0.0.1:40001" in line for trace in figure.data for line in trace["text"])

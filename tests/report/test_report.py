@@ -22,7 +22,7 @@ from hpo_core.report.html_page import Section, card
 from hpo_core.report.parameters import importances
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import failure_rows, figures, key_numbers, render
-from hpo_core.report.style import Figure, log_ticks, round_ticks, scale
+from hpo_core.report.style import Figure
 from hpo_core.views.failure_reasons import next_command
 
 SPACE: dict[str, Any] = {
@@ -129,6 +129,7 @@ def html(*parts: Section | None) -> str:
 def written(world: World, path: Path) -> str:
     series = read_series(world.entries())
     for figure in figures(series):
+        json.dumps([figure.data, figure.layout], allow_nan=False)
         shown = figure.plotly()  # refuses what Plotly does not know
         assert shown.layout.title.text and len(shown.data) == len(figure.data)
     return write_report(world.entries(), path / "report.html").read_text(encoding="utf-8")
@@ -142,26 +143,6 @@ def test_a_study_without_results_says_so(tmp_path: Path) -> None:
     page = written(World(), tmp_path)
     assert "Nothing to draw yet" in page and "no finite result yet" in page
     assert "hpo resume digits-mlp" in page
-
-
-def test_everything_diverged(tmp_path: Path) -> None:
-    space = {**SPACE, "learning_rate": {"type": "float", "low": 0.8, "high": 1.0}}
-    world = World(search={**ASHA, "configs": 25}, space=space, failing=False, training={"fail_fast": None}).play()
-    page = written(world, tmp_path)
-    keys = {figure.key for figure in figures(read_series(world.entries()))}
-    assert keys == {"ladder", "jobs"}
-    assert "25 trainings diverged" in page
-
-
-def test_maximization_shows_the_users_metric(tmp_path: Path) -> None:
-    world = World(mode="max", metric="accuracy").play()
-    page = written(world, tmp_path)
-    best = world.study.best
-    assert best is not None and best.loss < 0
-    series = read_series(world.entries())
-    steps = [step.value for step in series.steps]
-    assert steps == sorted(steps) and steps[-1] == -best.loss
-    assert f"{-best.loss:.4g}" in page
 
 
 # What the figures say, against the journal.
@@ -215,13 +196,6 @@ def test_no_row_holds_two_attempts_at_once(played: World) -> None:
         assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(bars))
 
 
-def test_the_funnel_holds_every_result_once(played: World) -> None:
-    _, drawn = told(played)
-    (funnel,) = drawn["rungs"].data
-    known = [rung for rung in played.study.method.rungs() if rung.results]
-    assert funnel["x"] == [rung.results for rung in known] and funnel["y"] == [f"{rung.level:,}" for rung in known]
-
-
 def test_a_study_that_a_person_halted_says_why() -> None:
     world = World(slots=12).play(40)
     world.study.stop("enough for today")
@@ -252,26 +226,12 @@ def test_curves_join_all_attempts_of_a_trial(played: World) -> None:
 def test_importances_come_from_the_lowest_rung_with_enough_results(played: World) -> None:
     series, drawn = told(played)
     found = importances(series)
-    assert found is not None and found.enough
+    assert found is not None and found.evaluator is not None
     assert found.resource == 1 and found.results == sum(e.resource == 1 for e in events(played, JobCompleted))
     assert next(iter(found.shares)) == "learning_rate" and set(found.shares) == set(SPACE)
     assert sum(found.shares.values()) == pytest.approx(1)
     assert f"{found.results} results at resource 1 alone" in drawn["importances"].caption
-
-
-def test_parallel_coordinates_hold_logarithms_and_categories(played: World) -> None:
-    series, drawn = told(played)
-    axes = {axis["label"]: axis for axis in drawn["parallel"].data[0]["dimensions"]}
-    trials = [trial for trial in series.trials if trial.results]
-    assert axes["learning_rate"]["values"] == [
-        pytest.approx(math.log10(trial.params["learning_rate"]), rel=1e-4) for trial in trials
-    ]
-    choices = ["sgd", "adam", "rmsprop"]
-    assert axes["optimizer"]["ticktext"] == choices
-    assert axes["optimizer"]["values"] == [choices.index(trial.params["optimizer"]) for trial in trials]
-    assert "momentum" not in axes and "Parameters that not all trials use are left out" in drawn["parallel"].caption
-    colors, values = drawn["parallel"].data[0]["line"]["color"], axes["val_loss"]["values"]
-    assert colors == [-value for value in values]  # the best is the largest, so it lies on top
+    assert len(drawn["parallel"].data) == found.results + 1, "a line for each result, and the bar of colours"
 
 
 def test_numbers_of_the_head(played: World) -> None:
@@ -289,13 +249,6 @@ def test_failures_are_listed_and_escaped(played: World) -> None:
     assert len(failure_rows(series)) == state.failed_attempts + state.abandoned_trials
     page = render(series)
     assert "width &lt;b&gt;" in page and "width <b>" not in page
-
-
-def test_late_reports_are_listed() -> None:
-    world = World(failing=False).play(5)
-    done = events(world, JobCompleted)[0]
-    world.study.tell_report(Report(trial=done.trial, attempt=done.attempt, outcome=Outcome.COMPLETED))
-    assert "report ignored" in render(read_series(world.entries()))
 
 
 def test_a_night_without_a_controller_is_cut_out() -> None:
@@ -343,28 +296,11 @@ def test_hostile_names_do_no_harm(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_page_needs_no_network(tmp_path: Path) -> None:
-    page = written(World().play(30), tmp_path)
-    assert "<link" not in page and ' src="http' not in page.partition("<script>")[0]
-    assert page.count("/**\n* plotly.js v") == 1
-
-
 def test_values_of_any_size_are_drawn(tmp_path: Path) -> None:
     for values in ([1e300, -1e300, 0.0], [1e-320, 1e308], [0.0, 0.0], [math.inf, 1.0, -math.inf], [-1.0, -1e-9]):
         world = World(space=quadratic(), search={**ASHA, "configs": 30}, failing=False, diverging=False)
         world.value = lambda job, _, values=values: values[job.trial % len(values)]  # type: ignore[method-assign]
         written(world.play(), tmp_path)
-
-
-def test_axis_of_a_metric() -> None:
-    assert scale([0.01, 5.0], maximize=False).log
-    assert not scale([0.1, 5.0], maximize=False).log
-    assert not scale([0.001, 0.9], maximize=True).log  # a share
-    wild = scale([*(0.1 + 0.001 * k for k in range(99)), 0.9], maximize=False)
-    assert wild.cut and wild.high < 0.2
-    assert not scale([None, math.nan], maximize=False).cut
-    assert round_ticks(0, 0.99) == [0, 0.2, 0.4, 0.6, 0.8]
-    assert log_ticks(-5, 0) == [1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1]
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
@@ -377,10 +313,3 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
     with pytest.raises(StorageError):
         write_report(entries, folder)
     assert not list(tmp_path.glob(".*tmp"))
-
-
-def test_figures_are_strict_json(played: World) -> None:
-    _, drawn = told(played)
-    for figure in drawn.values():
-        json.dumps([figure.data, figure.layout], allow_nan=False)
-        assert figure.title and figure.caption.endswith(".")

@@ -14,7 +14,6 @@ from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers
 from hpo_core.report.style import Figure
 from hpo_core.views.failure_reasons import next_command
-from hpo_core.views.lineage import read_lineage
 from tests.report.test_report import SPACE, World, written
 
 PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}
@@ -102,12 +101,3 @@ def test_a_study_that_has_just_begun(tmp_path: Path, reports: int) -> None:
     page = written(world, tmp_path)
     assert ("Fitness of the population" in page) == (reports > 0)
     assert ('id="lineage"' in page) == any(trial.parent is not None for trial in world.study.state.trials)
-
-
-@pytest.mark.slow
-def test_a_large_population_is_drawn_by_what_lives_on() -> None:
-    world = World(search=PBT | {"population": 700, "generations": 10}, slots=100, failing=False).play()
-    figure = lineage_tree(read_series(world.entries()))
-    assert figure is not None and "only those that live on are drawn" in figure.caption
-    survivors = read_lineage(world.entries()).survivors()
-    assert sum(len(item["x"]) for item in figure.data) < 5 * len(survivors) + 100

@@ -29,10 +29,6 @@ def test_a_dot_for_each_result_and_the_best_one_in_orange() -> None:
     assert f"dot: trial {study.best.trial}" in svg
 
 
-def test_there_is_no_picture_before_there_is_a_result() -> None:
-    assert search_picture(Study.create(make_spec())) is None
-
-
 def test_a_page_holds_all_and_links_only_what_another_machine_can_open() -> None:
     links = {
         "MLflow": "http://mlflow:5000/#/runs/1",

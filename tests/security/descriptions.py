@@ -7,7 +7,6 @@ time: what explodes ends the child, not the tests.
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
@@ -19,13 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.report import write_report
-from hpo_core.simulation.scenarios import simulate
-from hpo_core.simulation.simulate_command import Question
 from hpo_core.spec.assembly import notices
 from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.permissions import Permissions
@@ -80,48 +75,23 @@ def _grid(count: int, points: Any) -> dict[str, Any]:
 
 MAPPINGS: dict[str, Callable[[], Any]] = {
     "hyperband-of-many-rungs": lambda: search(method="hyperband", max_resource=2**53, reduction_factor=1.1),
-    "hyperband-of-many-rounds": lambda: search(method="hyperband", max_resource=256, rounds=100_000),
-    "asha-of-many-rungs": lambda: search(
-        method="asha", configs=5, min_resource=1, max_resource=2**53, reduction_factor=1.1, brackets="all"
-    ),
     "pbt-of-many-generations": lambda: search(method="pbt", population=100_000, generations=1_000_000),
-    "pbt-of-many-factors": lambda: search(method="pbt", perturb=[1.1] * 1_000_000),
     "grid-of-1e48-points": lambda: _grid(16, 1000),
     "grid-of-a-tiny-step": lambda: plain(space={"x": SPACE["x"] | {"step": 5e-324}}, search={"method": "grid"}),
-    "grid-of-a-huge-ratio": lambda: plain(
-        space={"x": {"type": "float", "low": 1e-308, "high": 1e308, "log": True}},
-        search={"method": "grid", "points": {"x": 7}},
-    ),
     "parameters": lambda: plain(space={f"p{i}": SPACE["x"] for i in range(100_000)}),
     "choices": lambda: plain(space={"x": _choices(*range(1_000_000))}),
     "chain-of-conditions": lambda: plain(space=_chain(3000)),
-    "conditions-with-many-values": lambda: plain(
-        space={"a": _choices(*range(50_000)), "b": SPACE["x"] | {"when": {"a": list(range(50_000))}}}
-    ),
-    "circle-of-conditions": lambda: plain(space=_chain(900) | {"p0": _choices(0, 1) | {"when": {"p899": 1}}}),
     "wide-integers": lambda: plain(space={"x": {"type": "int", "low": -(2**70), "high": 2**70}}),
-    "long-text": lambda: plain(objective="a:" + "b" * 10_000_000),
-    "metrics": lambda: plain(metrics=[{"name": f"m{i}"} for i in range(50_000)]),
     "unknown-keys": lambda: plain(**{f"key{i}": 1 for i in range(500_000)}),
     "deep": lambda: plain(space=_nested(100_000)),
     "circle": _circle,
     "integer-of-5000-digits": lambda: plain(seed=10**5000),
-    "nan": lambda: plain(space={"x": {"type": "float", "low": math.nan, "high": 1.0}}),
-    "infinite": lambda: search(method="random", configs=math.inf),
-    "bytes": lambda: plain(space={"x": _choices(b"a", b"b")}),
     "an-object": lambda: plain(sampler={"name": "TPESampler", "gamma": object()}),
-    "keys-of-other-types": lambda: plain(space={None: SPACE["x"], 1.5: SPACE["x"], (1, 2): SPACE["x"]}),
     "lone-surrogate": lambda: plain(metric={"name": "\ud800"}),
     "workers": lambda: plain(cluster={"kind": "local", "workers": 10**9}),
-    "warm-start-studies": lambda: plain(warm_start={"studies": ["a"] * 1_000_000}),
-    "recorded-grants": lambda: search(
-        method="recorded", source="a",
-        study_record={"params": [{}], "grants": [{"trial": 0, "rung": 0, "target": 1}] * 10**6},
-    ),
     "grid-of-optuna": lambda: plain(
         sampler={"name": "GridSampler", "search_space": {f"x{i}": list(range(100)) for i in range(24)}}
     ),
-    "candidates-of-tpe": lambda: plain(sampler={"name": "TPESampler", "n_ei_candidates": 10**15}),
     "not-a-mapping": lambda: [1, 2, 3],
 }  # fmt: skip
 """By name: a mapping as Python hands it in."""
@@ -132,36 +102,16 @@ _HEAD = (
 _BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )
-_MERGE_BOMB = "a0: &a0 {k: 1}\n" + "".join(
-    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
-)
 FILES: dict[str, Callable[[], str | bytes]] = {
     "alias-bomb": lambda: _HEAD + _BOMB,
-    "merge-bomb": lambda: _HEAD + _MERGE_BOMB,
-    "circle-of-aliases": lambda: _HEAD + "tracking: &a {mlflow: *a}\n",
     "deep-flow": lambda: _HEAD + "tracking: " + "[" * 100_000,
-    "deep-keys": lambda: _HEAD + "? " * 50_000,
-    "date-that-is-none": lambda: _HEAD + "tracking: {experiment: 2024-13-45}\n",
     "integer-of-5000-digits": lambda: _HEAD + f"seed: {'9' * 5000}\n",
-    "sexagesimal": lambda: _HEAD + f"seed: {':'.join(['59'] * 20_000)}\n",
-    "infinite": lambda: _HEAD + "stop: {seconds: .inf}\n",
-    "twice": lambda: _HEAD + "seed: 1\nseed: 2\n",
-    "keys-that-are-lists": lambda: _HEAD + "[a, b]: 1\n{a: 1}: 2\n",
     "tag-python": lambda: _HEAD + "seed: !!python/object/apply:os.system ['true']\n",
-    "tag-int": lambda: _HEAD + "seed: !!int abc\n",
-    "tag-binary": lambda: _HEAD + "tracking: {experiment: !!binary aGFsbG8=}\n",
-    "tag-map-of-a-list": lambda: _HEAD + "tracking: !!map [1, 2]\n",
-    "tag-of-nobody": lambda: _HEAD + "seed: !foo 1\n",
-    "version-of-5000-digits": lambda: f"%YAML 1.{'9' * 5000}\n---\n" + _HEAD,
-    "escape-beyond-unicode": lambda: _HEAD + 'objective: "\\UFFFFFFFF"\n',
     "surrogate": lambda: _HEAD + 'tracking: {experiment: "\\ud800"}\n',
-    "two-documents": lambda: _HEAD + "---\n" + _HEAD,
     "not-utf-8": lambda: _HEAD.encode() + b"\xff\xfe\xfa",
     "nul": lambda: _HEAD + "\0",
-    "empty": lambda: "",
     "10-MB-value": lambda: _HEAD + f"objective: a:{'b' * 10_000_000}\n",
     "100-MB": lambda: _HEAD,  # and comments
-    "lists-of-lists": lambda: _HEAD + f"pythonpath: [{'[],' * 1_000_000}]\n",
     "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\n",
 }  # fmt: skip
 """By name: the text of a study file."""
@@ -170,11 +120,7 @@ SETS: dict[str, Callable[[], str]] = {
     "deep-value": lambda: "space=" + "[" * 100_000,
     "deep-key": lambda: "a." * 50_000 + "a=1",
     "integer-of-5000-digits": lambda: "seed=" + "9" * 5000,
-    "nan": lambda: "stop.target=NaN",
-    "method-that-is-a-list": lambda: "search.method=[1]",
     "long": lambda: "objective=" + "x" * 120_000,
-    "into-a-number": lambda: "seed.a=1",
-    "twice": lambda: 'space={"x": {"type": "float", "low": 0, "low": 1, "high": 1}}',
 }
 
 _ROW = {"name": "x", "low": 0.0, "high": 1.0}
@@ -186,13 +132,8 @@ def _filled_choices(value: str) -> dict[str, Any]:
 
 FORMS: dict[str, Callable[[], dict[str, Any]]] = {
     "rows": lambda: {"space": {"float": [_ROW | {"name": f"x{i}"} for i in range(100_000)]}},
-    "one-name-in-all-rows": lambda: {"space": {"float": [_ROW] * 15_000}},
-    "values": lambda: {"space": {"categorical": [{"name": "c", "choices": [str(i) for i in range(1_000_000)]}]}},
     "deep-value": lambda: _filled_choices("[" * 100_000),
     "alias-bomb-as-value": lambda: _filled_choices(_BOMB),
-    "integer-of-5000-digits-as-value": lambda: _filled_choices("9" * 5000),
-    "huge-whole-number": lambda: {"space": {"int": [_ROW | {"high": 1e308}]}},
-    "condition-of-a-date": lambda: {"space": {"float": [_ROW | {"when": "{y: 2024-13-45}"}]}},
     "deep-row": lambda: {"space": {"float": _nested(100_000)}},
 }  # fmt: skip
 """By name: fields of the form besides the objective."""
@@ -306,37 +247,15 @@ LARGEST: dict[str, Callable[[], dict[str, Any]]] = {
     "parameters": lambda: plain(space=_WIDE),
     "choices": lambda: plain(space={"x": _choices(*range(limits.CHOICES))}),
     "chain-of-conditions": lambda: plain(space=_chain(limits.PARAMETERS)),
-    "conditions-with-many-values": lambda: plain(
-        space={"a": _choices(*range(9_000)), "b": SPACE["x"] | {"when": {"a": list(range(9_000))}}}
-    ),
-    "texts": lambda: plain(space={"x": _choices(*(str(i) * 1000 for i in range(10)))}),
-    "metrics": lambda: plain(
-        metric={"name": "m0"}, metrics=[{"name": f"m{i}"} for i in range(limits.METRICS)]
-    ),
-    "steps": lambda: plain(space={"x": {"type": "float", "low": 0, "high": 1.0, "step": 2.0**-52}}),
-    "asha-of-many-rungs": lambda: search(
-        method="asha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1,
-        brackets="all",
-    ),
     "asha-shared": lambda: search(
         method="asha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1,
         brackets="all", rung_system="shared", assignment="proportional",
     ),
-    "sha": lambda: search(method="sha", configs=10**5, max_resource=256, rounds=10**4),
     "hyperband": lambda: search(method="hyperband", max_resource=2**24, min_resource=1, reduction_factor=2),
-    "pasha": lambda: search(
-        method="pasha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1
-    ),
     "pbt": lambda: search(method="pbt", population=20_000, generations=limits.PLANNED_RUNGS),
-    "pbt-population": lambda: search(method="pbt", population=100_000, generations=10_000, selection="truncation"),
     "grid-shuffled": lambda: plain(
         space={f"x{i}": SPACE["x"] for i in range(6)},
         search={"method": "grid", "points": {f"x{i}": 10 for i in range(6)}},
-    ),
-    "grid-of-a-long-axis": lambda: _grid(1, limits.GRID_VALUES),
-    "grid-of-many-parameters": lambda: plain(
-        space={f"p{i}": _choices(0, 1) if i < 19 else _choices(0) for i in range(limits.PARAMETERS)},
-        search={"method": "grid"},
     ),
     "tpe": lambda: plain(
         space={name: _WIDE[name] for name in list(_WIDE)[:200]},
@@ -361,20 +280,3 @@ def begun(name: str) -> None:
     study.method.rungs()
     text = [encode_entry(entry) for entry in study.journal.entries(spec.study)]
     Study.from_entries([decode_entry(line) for line in text])
-
-
-def shown(name: str, folder: str) -> None:
-    """Its report and its simulation; where a simulation would take days it is refused."""
-    spec = StudySpec.from_plain(LARGEST[name]())
-    study = Study.create(spec)
-    study.ask()
-    write_report(list(study.journal.entries(spec.study)), Path(folder) / "report.html")
-    file = Path(folder) / "study.yaml"
-    file.write_text(json.dumps(spec.plain()))
-    question = Question(study_file=file, workers=[4], repeat=1, changes=["stop.total_resource=50"])
-    simulate(question, Home(folder), picture="off", as_json=True)
-
-
-def simulated(question: dict[str, Any], folder: str) -> None:
-    """``hpo simulate`` with options of the command line."""
-    simulate(Question(**question), Home(folder), picture="off", as_json=True)

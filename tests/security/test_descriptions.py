@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Study, StudySpec, load_spec
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.spec.study_file import changed
 from hpo_flows.deployed.permissions import Permissions
 from tests.deployed.filled_forms import filled_in
 from tests.security.descriptions import (
@@ -28,8 +25,6 @@ from tests.security.descriptions import (
     begun,
     measured,
     plain,
-    shown,
-    simulated,
 )
 
 MESSAGE = 20_000
@@ -64,14 +59,6 @@ def test_the_largest_accepted_study_starts_in_time(name: str) -> None:
     assert seen.seconds < 4 * SECONDS and seen.megabytes < ROOM, seen
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_accepted_study_is_shown_and_simulated(name: str, tmp_path: Path) -> None:
-    seen = measured(shown, name, str(tmp_path))
-    assert seen.outcome in ("accepted", "refused"), seen
-    assert seen.seconds < 10 * SECONDS and seen.megabytes < 2 * ROOM, seen
-
-
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device", "endless device", "link to itself", "name with NUL"])
 def test_a_study_file_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     """A FIFO nobody writes to blocks whoever opens it; /dev/zero never ends."""
@@ -91,30 +78,6 @@ def test_a_study_file_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> N
 
 def _load(path: str) -> None:
     load_spec(path)
-
-
-def test_a_study_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    text = yaml.safe_dump(plain())
-    path.write_text(text + "#" * (limits.FILE_BYTES - len(text)))
-    assert load_spec(path).study == "s"
-    path.write_text(text + "#" * (limits.FILE_BYTES - len(text) + 1))
-    with pytest.raises(SpecError, match=f"larger than {limits.FILE_BYTES:,} bytes"):
-        load_spec(path)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"workers": [10**9]}, "at most 100,000 are simulated"),
-        ({"changes": [f"k{i}={j}" for i in range(30) for j in range(9)]}, "combinations; ask for at most 24"),
-    ],
-)
-def test_simulations_that_need_too_much_memory_are_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(yaml.safe_dump(plain()))
-    seen = measured(simulated, {"study_file": path, "repeat": 1} | options, str(tmp_path))
-    assert seen.outcome == "refused" and words in seen.message and seen.megabytes < ROOM, seen
 
 
 # Fuzzing: SpecError alone may come out, and what is accepted can be journaled and begun.
@@ -207,51 +170,6 @@ def test_any_settings_of_a_search(search: dict[str, Any], more: dict[Any, Any]) 
 def test_any_space(space: dict[str, Any], method: str) -> None:
     search = {"method": method} | ({"configs": 2} if method == "random" else {"points": {"x": 3, "y": 2}})
     begin(plain(space=space, search=search))
-
-
-@FUZZ
-@given(VALUES)
-def test_anything_instead_of_a_description(description: Any) -> None:
-    begin(description)
-
-
-YAML_PIECES = st.lists(
-    st.one_of(
-        st.text(max_size=6),
-        st.sampled_from([
-            "a: ", "&a ", "*a", "<<: *a", "{", "}", "[", "]", ", ", "? ", ": ", "- ", "\n", "\n  ", "|\n", ">\n", "'",
-            '"', "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ",
-            "!!null ",
-            "!!map ", "!!seq ", "!!str ", "!!python/name:os.system ", "!x ", "%YAML 1.1\n", "%TAG ! x\n", "---\n",
-            "...\n", "2024-13-45", "2024-01-01", "1:30", "0x1f", "0b1", "0o7", "1_000", ".inf", ".nan", "~", "yes",
-            "1e5", "=",
-            '"\\x41"', '"\\ud800"', '"\\U00110000"', "# c\n", "\t", "\0", "\ufeff", "\u2028",
-        ]),
-    ),
-    max_size=14,
-).map("".join)  # fmt: skip
-
-
-@FUZZ
-@given(YAML_PIECES)
-def test_any_study_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"
-    path.write_text(yaml.safe_dump(plain()) + text, encoding="utf-8", errors="surrogatepass", newline="")
-    try:
-        load_spec(path)
-    except SpecError as error:
-        assert len(str(error)) < MESSAGE
-
-
-@FUZZ
-@given(
-    st.text(max_size=30) | st.builds("{}={}".format, st.sampled_from(["seed", "search.method", "space.x"]), st.text())
-)
-def test_any_change_of_the_command_line(text: str) -> None:
-    try:
-        begin(changed(plain(), [text]))
-    except SpecError as error:
-        assert len(str(error)) < MESSAGE
 
 
 @FUZZ

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Literal
 
@@ -37,22 +36,6 @@ def test_new_files_are_private_and_open_ones_become_private(tmp_path: Path) -> N
     with open_private(old, "wb") as file:
         file.write(b"anew")
     assert old.read_text() == "anew"
-
-
-def test_two_threads_write_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, real, other = tmp_path / "new", os.fsync, threading.Event()
-
-    def fsync(number: int) -> None:
-        if not other.is_set():  # the first thread is about to replace the file; the second does so before
-            other.set()
-            second = threading.Thread(target=write_private, args=(path, b"second"), kwargs={"durable": True})
-            second.start()
-            second.join()
-        real(number)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    write_private(path, b"first", durable=True)
-    assert path.read_bytes() == b"first" and [one.name for one in tmp_path.iterdir()] == ["new"]
 
 
 def test_links_are_refused_and_their_targets_stay(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -69,13 +68,6 @@ def test_ordinary_text_is_not_masked(text: str) -> None:
         "MLFLOW_TRACKING_USERNAME": "train", "A_TOKEN": "in", "XAUTHORITY": "/tmp", "USER": "allocate",
     }  # fmt: skip
     assert masked(text, environment) == text
-
-
-@pytest.mark.parametrize("text", ["password" * 20_000, "a.b-" * 40_000])
-def test_masking_a_long_text_takes_little_time(text: str) -> None:
-    began = time.process_time()
-    masked(text)
-    assert time.process_time() - began < 60  # some took hours
 
 
 def test_reports_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,13 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.study import Study
-from hpo_core.tracking.restore import _adapted
+from hpo_core.tracking.provenance_files import _adapted
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
 from tests.security.listening import listening
 
 PASSWORD = "mlfl0w-pl4nted"
 CREDENTIALS = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
-BASIC = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 
 
 def finished(home: Path, uri: str | None = None) -> None:
@@ -35,10 +33,10 @@ def finished(home: Path, uri: str | None = None) -> None:
 
 def test_a_server_that_a_recorded_study_names_hears_nothing(hpo: Runner) -> None:
     hpo.environment |= CREDENTIALS
-    with listening() as named:
-        finished(hpo.home, named.url)
+    with listening() as (url, heard):
+        finished(hpo.home, url)
         assert "copied; mlflow ui --backend-store-uri sqlite" in hpo("project", "toy")
-        assert not named.heard
+        assert not heard
 
 
 @pytest.mark.parametrize("uri", ["http://h:5000", "databricks", "sqlite:////srv/a.db", f"http://me:{PASSWORD}@h"])
@@ -46,22 +44,3 @@ def test_a_study_names_no_server(uri: str) -> None:
     with pytest.raises(SpecError, match=r"tracking\.mlflow: .*name the server in MLFLOW_TRACKING_URI") as caught:
         make_spec(tracking={"mlflow": uri})
     assert PASSWORD not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_the_own_server_gets_credentials(hpo: Runner) -> None:
-    with listening() as own:
-        hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url + "/"}
-        finished(hpo.home)
-        hpo("project", "toy")
-        assert own.heard and all(BASIC in headers.get("Authorization", "") for _, headers in own.heard)
-
-
-@pytest.mark.slow
-def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
-    with listening() as elsewhere, listening(redirect=elsewhere.url.replace("127.0.0.1", "localhost")) as own:
-        hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url}
-        finished(hpo.home)
-        hpo("project", "toy")
-        assert BASIC in own.said()
-        assert elsewhere.heard and "Authorization" not in elsewhere.said()

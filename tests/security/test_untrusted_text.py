@@ -29,8 +29,6 @@ from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value
 from hpo_flows.prefect_pages.artifacts import best_markdown
-from hpo_flows.prefect_pages.study_tasks import state_of
-from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
 from tests.retraining.test_promotion_decisions import decision
@@ -98,25 +96,6 @@ def test_the_console_prints_no_escape_sequence_from_text() -> None:
     assert own.search(written.getvalue()), "our own styles are still there"
     assert not BAD.search(own.sub("", written.getvalue()).replace("\n", ""))
     assert "[red]r[/red]" in written.getvalue()
-
-
-def test_progress_and_states_show_no_control_characters() -> None:
-    study = nasty_study()
-    lines: list[str] = []
-    plain = PlainLines(study, lines.append)
-    for entry in _entries(study):
-        report = getattr(entry.stimulus, "report", None)
-        if report is not None:
-            plain.on_report(report, [])
-            assert not BAD.search(str(state_of(report, study.spec.metric.name).message))
-    assert lines and all("\n" not in line and not BAD.search(line) for line in lines)
-    written = io.StringIO()
-    board = LiveBoard(study, SafeConsole(file=written, width=300))
-    board.on_tick()
-    board.stop()
-    console = SafeConsole(file=written, width=300)
-    console.print(board.board())
-    assert not BAD.search(written.getvalue().replace("\n", "")) and "because" in written.getvalue()
 
 
 @pytest.mark.slow

@@ -1,20 +1,16 @@
 """A real Slurm of one node in a folder of its own: munged, slurmctld and slurmd on free ports of 127.0.0.1.
 
 Needs Debian's packages ``slurm-wlm`` and ``munge``; it runs as whoever starts it, and leaves a Slurm of this machine
-alone. By hand, until Ctrl-C::
-
-    python -m tests.slurm.one_node FOLDER        # prints the SLURM_CONF to export
+alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import getpass
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -130,16 +126,6 @@ class OneNodeSlurm:
                 daemon.wait()
         self._daemons.clear()
 
-    def restart_controller(self, away: float) -> None:
-        """Stop slurmctld, and start it again after so many seconds; jobs go on meanwhile."""
-        (controller,) = [daemon for daemon in self._daemons if "slurmctld" in str(daemon.args)]
-        self._daemons.remove(controller)
-        controller.terminate()
-        controller.wait(60)
-        time.sleep(away)
-        self._start("slurmctld", "-D")
-        self._wait(lambda: bool(self.node_state()), "its controller does not answer", 120)
-
     def call(self, *command: str) -> str:
         """Output of one of Slurm's commands.
 
@@ -194,28 +180,3 @@ def free_ports(count: int) -> list[int]:
     finally:
         for probe in probes:
             probe.close()
-
-
-def main() -> None:
-    """Run one until a signal ends it."""
-    parser = argparse.ArgumentParser(description="A Slurm of one node, for as long as this runs.")
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder.resolve()
-    if missing := missing_tools():
-        raise SystemExit(f"{', '.join(missing)}: not installed here ({PACKAGES})")
-    folder.mkdir(parents=True)
-    slurm = OneNodeSlurm(folder)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script started this in the background
-    try:
-        slurm.start()
-        print(f"export SLURM_CONF={slurm.conf}", flush=True)
-        signal.pause()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        slurm.stop()
-
-
-if __name__ == "__main__":
-    main()

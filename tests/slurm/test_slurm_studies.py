@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
-import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hpo_core.model.events import AttemptFailed, CapacityChanged, JobCompleted, TrialAbandoned
@@ -25,16 +22,6 @@ def only_lost(study: SlurmStudy) -> int:
     assert outcomes <= {Outcome.LOST, Outcome.PREEMPTED}, study.facts(AttemptFailed)
     assert not study.facts(TrialAbandoned)
     return len(study.facts(AttemptFailed))
-
-
-def processes_of(job: str) -> list[psutil.Process]:
-    """What runs in a Slurm job."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):  # another user's, or gone
-            if process.environ().get("SLURM_JOB_ID") == job:
-                found.append(process)
-    return found
 
 
 def test_a_study_trains_in_slurm_jobs_and_leaves_none(slurm: OneNodeSlurm, tmp_path: Path) -> None:
@@ -113,27 +100,6 @@ def test_a_killed_controllers_jobs_leave_the_queue_and_resume_goes_on(slurm: One
     assert only_lost(study) >= 1
 
 
-def test_two_studies_of_one_name_share_a_slurm(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    """Each has its own home; none touches the other's jobs."""
-    studies = [SlurmStudy(tmp_path / place, slurm, pause=0.5) for place in ("one", "two")]
-    processes = [study.start() for study in studies]
-    wait_for(lambda: len(slurm.jobs("RUNNING")) == 4, "four jobs run")
-    for study, process in zip(studies, processes, strict=True):
-        study.ends_well(process)
-        assert only_lost(study) == 0
-
-
-def test_a_worker_that_stands_still_is_started_anew_in_its_job(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, pause=0.5, workers=1, worker_timeout=5)
-    process = study.start()
-    study.wait_for_words("[2 done")
-    (job,) = slurm.jobs("RUNNING")
-    (worker,) = [found for found in processes_of(job) if any("spawn_main" in part for part in found.cmdline())]
-    worker.suspend()
-    study.ends_well(process)
-    assert only_lost(study) == 1 and not worker.is_running()
-
-
 @pytest.mark.parametrize(
     ("cluster", "words"),
     [
@@ -172,12 +138,3 @@ def test_ctrl_c_in_the_queue_removes_the_jobs(slurm: OneNodeSlurm, tmp_path: Pat
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, study.said
     wait_for(lambda: not slurm.jobs("PENDING"), "no job is left", 30)
-
-
-def test_slurms_controller_may_be_away_for_a_while(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, pause=1.0)
-    process: subprocess.Popen[bytes] = study.start()
-    study.wait_for_words("[2 done")
-    slurm.restart_controller(away=15.0)
-    study.ends_well(process)
-    assert only_lost(study) == 0

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.report import write_report
-from hpo_core.simulation import AnalyticCurves, Simulation
-from hpo_core.simulation.past import PastCurves, read_past
 from hpo_core.tracking.mlflow_runs import description, study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.states import trial_story
-from hpo_flows.command import app
 
 PLAIN: dict[str, Any] = {
     "study": "s", "metric": {"name": "loss"}, "constraints": ["size", "seconds"], "seed": 3,
@@ -72,28 +68,3 @@ def test_the_report_counts_what_is_infeasible_and_its_winner_is_not(study: Study
     line = f"; infeasible: size = {worst.params['x'] - 0.5:.6g}"
     assert any(line in told for told in trial_story(study, worst.number))
     assert any(line in told for told in trials["details"][str(worst.number)]["story"])
-
-
-def test_a_simulation_violates_constraints_and_ranks_by_them() -> None:
-    clock = VirtualClock()
-    spec = StudySpec.from_plain(PLAIN | {"constraints": ["size"], "search": PLAIN["search"] | {"configs": 200}})
-    study = Study.create(spec, MemoryJournal(), clock=clock)
-    curves = AnalyticCurves(spec)
-    Simulation(study, clock, workers=4, train=curves.train, seconds=curves.seconds).run()
-    first = [trial.results[0] for trial in study.state.trials]
-    violated = [result.infeasible for result in first]
-    assert 0.2 < sum(violated) / len(violated) < 0.4
-    assert not any(result.infeasible for trial in study.state.trials for result in trial.results[2:])
-    past = read_past(study.journal.entries("s"))
-    played, now = PastCurves(past, spec), VirtualClock()
-    again = Study.create(spec, MemoryJournal(), sampler=played, clock=now)
-    Simulation(again, now, workers=4, train=played.train, seconds=played.seconds).run()
-    assert [trial.results[0].infeasible for trial in again.state.trials] == violated
-    assert again.best is not None and study.best is not None and again.best.loss == study.best.loss
-
-
-def test_the_command_simulates_a_study_with_constraints(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(json.dumps(PLAIN))
-    found = CliRunner().invoke(app, ["simulate", str(file), "--workers", "3", "--home", str(tmp_path)])
-    assert found.exit_code == 0, found.output

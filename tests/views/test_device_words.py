@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from pathlib import Path
 
-from rich.console import Console
 from typer.testing import CliRunner
 
-from hpo_core import Outcome, Report, Study
+from hpo_core import Study
 from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.sql import current_owner
-from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
-from hpo_core.model.trial import Job, Rung
 from hpo_core.report.series import read_series
 from hpo_core.views.device_use import device_lines, granted_words, running_lines
 from hpo_core.views.states import trial_story
-from hpo_flows.prefect_pages.study_tasks import job_name, state_of
-from hpo_flows.progress import LiveBoard, PlainLines
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
-
-SHARE = Portion(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
-              capacity=1)  # fmt: skip
 
 
 def packed(granted: int) -> Study:
@@ -57,29 +47,6 @@ def test_those_that_wait_are_counted_apart() -> None:
     assert granted_words(plain) == "2 running"
 
 
-def test_progress_lines_and_board_say_how_many_run() -> None:
-    study, lines = packed(9), list[str]()
-
-    def place(*jobs: int) -> None:
-        share = (250, 10**9, 1000)
-        study.note_placements([JobPlaced(job, 0, "GPU-0", "A100", share=share, began=1.0) for job in jobs])
-
-    place(0, 1, 2, 3, 4)
-    plain = PlainLines(study, lines.append)
-    report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0})
-    plain.on_report(report, study.tell_report(report))
-    assert lines[0].startswith("[1 done, 4 running, 5 waiting for a device, best ")
-    place(5, 6, 7)
-    board = LiveBoard(study, Console(file=io.StringIO(), width=100))
-    shown = Console(file=io.StringIO(), width=100)
-    shown.print(board.board())
-    board.stop()
-    assert (
-        isinstance(shown.file, io.StringIO)
-        and "1 jobs done, 7 running, 2 waiting for a device" in shown.file.getvalue()
-    )
-
-
 def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     entries = packed_study({"method": "grid"}, devices=("A100", "H100"), reports=4, failures=0, waiting=1)
     study, journal = Study.from_entries(entries), Home(tmp_path).open_journal()
@@ -98,8 +65,6 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     assert "waiting for a device: trial 11 to 1" in status
     assert show.count("\nrunning: trial ") == show.count("attempt 0) on GPU-") == 7
     assert "waiting for a device: trial 11 to 1 (rung 0, attempt 0)" in show
-    grid = "grid: 1 pending, 7 in progress, 4 complete"
-    assert grid in status and grid in show
     assert trial_story(study, 11)[-1] == "now waiting for a device"
     assert re.fullmatch(r"now running on GPU-\S+, with [\d.]+ GB of its memory", trial_story(study, 10)[-1])
     plain = json.loads(CliRunner().invoke(app, ["show", "packed-gpus", "--json", "--home", str(tmp_path)]).output)
@@ -107,11 +72,3 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     assert len(device_lines(read_series(entries).uses, most=1)) == 2 and "and 1 device more" in device_lines(
         read_series(entries).uses, most=1
     )
-
-
-def test_task_runs_of_packed_jobs_name_their_device() -> None:
-    job = Job(trial=3, attempt=0, stage=Rung(0, 1), target=3, params={})
-    assert job_name(job, SHARE.device) == f"trial 3 -> 3, on {SHARE.device}"
-    usage = Usage(device="GPU-5d", architecture="A100", share=(1, 1, 1))
-    report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}, usage=usage)
-    assert state_of(report, "loss").message == "loss = 0.5 on GPU-5d"

@@ -57,14 +57,6 @@ def test_diverged_trials_are_counted_and_have_no_reason() -> None:
     assert found.most_failed
 
 
-def test_trial_that_a_person_abandoned_did_not_fail() -> None:
-    study = fresh(make_spec(search=RANDOM), MemoryJournal())
-    study.set_capacity(1)
-    study.abandon(0)
-    assert failures_of(study.state).failed == 0
-    assert failure_lines(failures_of(study.state)) == []
-
-
 def test_many_reasons_are_cut_and_counted() -> None:
     study = reported(*[(Outcome.ERROR, f"Error{'abcdefgh'[i]}: x") for i in range(8)])
     lines = failure_lines(failures_of(study.state))

@@ -12,7 +12,6 @@ from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
 from hpo_core.terminal.output import RunResult, out, print_run_result
 from hpo_core.views.failure_reasons import (
-    another_name,
     command_after,
     cure_in_python,
     cure_words,
@@ -141,9 +140,3 @@ def test_a_limit_of_checkpoints_that_is_too_small_is_raised_in_a_new_study() -> 
     study.set_capacity(1)
     assert study.status == "halted", "a resume is no cure"
     assert run(max_count=3).status == "finished", "what is named is one"
-
-
-def test_names_of_studies_that_are_started_anew() -> None:
-    assert [another_name(name) for name in ("a", "a-2", "a-19", "2026-11", "b-x")] == [
-        "a-2", "a-3", "a-20", "2026-12", "b-x-2",
-    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -25,26 +24,6 @@ def test_story_of_a_finished_study_says_nothing_that_may_still_change(name: str)
     ends = [trial_story(study, trial.number)[-1] for trial in study.state.trials]
     assert ends.count("at the study's end: winner") == 1
     assert not [end for end in ends if any(word in end for word in GOES_ON)]
-
-
-def test_story_of_a_study_that_goes_on_says_what_its_trials_are_now() -> None:
-    world = World()
-    study = fresh(make_spec(), None, world)
-    world.play(study, steps=12)
-    ends = [trial_story(study, trial.number)[-1] for trial in study.state.trials]
-    best = study.best
-    assert best is not None and ends[best.trial] == f"now {study.state.trials[best.trial].status}: best so far"
-    assert sum(end == "now running" for end in ends) == len(study.state.running) > 0
-    assert "now paused" in ends
-
-
-def test_the_command_shows_a_trial_as_the_report_does(tmp_path: Path) -> None:
-    study = played(tmp_path, make_spec())
-    assert study.finished
-    lost = next(trial.number for trial in study.state.trials if trial.resource < 27 and trial.abandoned is None)
-    text = hpo(tmp_path, "show", "world", "--trial", str(lost))
-    assert "at the study's end: not promoted" in text and "paused" not in text
-    assert json.loads(hpo(tmp_path, "show", "world", "--trial", str(lost), "--json"))["status"] == "not promoted"
 
 
 def test_show_and_audit_count_the_same_entries(tmp_path: Path) -> None:

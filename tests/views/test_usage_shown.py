@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner
 
-from hpo_core.cli.app import app
-from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import Entry
 from hpo_core.report.series import read_series
 from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
-from hpo_core.tracking.mlflow_runs import trial_tags
-from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.states import trial_story
 from tests.golden.make import FOLDER
 
@@ -52,35 +44,3 @@ def test_report_has_columns_for_it_only_where_something_was_measured(entries: li
     older = [decode_entry(line) for line in (FOLDER / "asha-shared-format-1.jsonl").read_text().splitlines()]
     plain = embedded_trials(read_series(older))
     assert plain is not None and "cores" not in plain["columns"]
-
-
-def test_mlflow_gets_system_metrics_and_the_device(entries: list[Entry]) -> None:
-    fold = TrackedStudy()
-    for entry in entries:
-        fold.add(entry)
-    points = {point.key: point.value for point in fold.trials[4].points if point.key.startswith("system/")}
-    memory = points["system/system_memory_usage_megabytes"]
-    assert 100 < memory < 200
-    assert points == {
-        "system/system_memory_usage_megabytes": memory,
-        "system/cpu_utilization_percentage": 87.5,
-        "system/gpu_0_memory_usage_megabytes": pytest.approx(memory * 20),
-        "system/gpu_0_utilization_percentage": pytest.approx(28.0),
-        "system/startup_seconds": 0.25,
-        "system/seconds_per_unit": 0.5,
-    }
-    assert trial_tags(fold, 4, "run")["hpo.device"] == "GPU-5d4e (A100)"
-    assert "hpo.device" not in trial_tags(fold, 3, "run")
-
-
-def test_show_prints_it_and_gives_it_to_programs(entries: list[Entry], tmp_path: Path) -> None:
-    journal = Home(tmp_path).open_journal()
-    journal.create("golden", entries[0])
-    for entry in entries[1:]:
-        journal.append("golden", entry)
-    plain = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--home", str(tmp_path)])
-    assert plain.exit_code == 0 and "used" in plain.output, plain.output
-    found = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--json", "--home", str(tmp_path)])
-    used = [attempt["usage"] for attempt in json.loads(found.output)["attempts"]]
-    assert {one["architecture"] for one in used if one} == {"A100"}
-    assert used[0]["share"] == [300, 6_000_000_000, 2000]

@@ -379,7 +379,7 @@ class Session:
         links["Study folder"] = str(self.folder)
         entries, place = self.journal.entries(self.name), self.home.report_path(self.name)
         try:
-            path = write_report(entries, place, links=links, folder=self.folder)
+            path = write_report(entries, place, links=links)
         except StorageError as error:  # the study's end matters more than its picture
             return "", links | {"Report": f"not written: {error}"}
         return str(path), links | {"Report": path.as_uri()}
