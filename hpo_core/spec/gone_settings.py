@@ -176,6 +176,12 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
             f"journal: training.gang = {training['gang']!r}, and data: this version trains each model that hops on one "
             f"worker; read this study with the last one that did otherwise, the development version of {_WITH_ALL}."
         )
+    for other in ("packing", "data"):
+        if found.get("share") is not None and found.get(other) is not None:
+            raise SpecError(
+                f"journal: share, and {other}: this version shares slots of plain jobs alone; read this study with the "
+                f"last one that did otherwise, the development version of {_SINCE_THEN}."
+            )
     return found
 
 

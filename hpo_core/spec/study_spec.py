@@ -279,14 +279,9 @@ class StudySpec(Part):
         return self.search.outline().stopping and not (self.hops or self.gangs)
 
     @property
-    def slot_word(self) -> str:
-        """Word for what studies of a pool share: slots or whole devices."""
-        return "device" if self.packs else "slot"
-
-    @property
     def room_word(self) -> str:
         """Word for what a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
-        return "worker" if self.hops else self.slot_word
+        return "worker" if self.hops else "device" if self.packs else "slot"
 
     @property
     def unit_word(self) -> str:

@@ -26,6 +26,15 @@ class Feature(NamedTuple):
 
 FEATURES = {
     "simulation": Feature(("hpo_core/simulation",), (("hpo_core/cli/app.py", "simulate_study"),), command="simulate"),
+    "sharing": Feature(
+        ("hpo_core/pool",),
+        (
+            ("hpo_core/cli/app.py", "share_study"),
+            ("hpo_core/terminal/output.py", '"hpo_core.pool.words"'),
+            ("flows/hpo_flows/study_run/wiring.py", "sharing"),
+        ),
+        command="share",
+    ),
     "retraining": Feature(("hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py")),
     "integrations": Feature(("hpo_core/integrations",)),
 }
