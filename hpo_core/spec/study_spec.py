@@ -225,6 +225,11 @@ class StudySpec(Part):
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
+    def share_words(self) -> str:
+        """The settings of ``share`` in words; empty without them."""
+        return "" if self.share is None else self.share.words
+
+    @property
     def shares(self) -> bool:
         """True if its slots belong to a pool that other studies use as well."""
         return self.share is not None

@@ -319,7 +319,7 @@ def _settings(study: Study, summary: StudySummary, created: float, now: float) -
     yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
     yield "packing", packing_words(spec.packing)
     yield "gangs", study.parts.sizes.words()
-    yield "share", "" if spec.share is None else spec.share.words
+    yield "share", spec.share_words
     yield "data", hopping_line(study)
     yield "created", time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
     yield "resource", f"{summary.resource:,} units of training used"

@@ -291,7 +291,7 @@ def placement_lines(study: Study) -> list[str]:
     titled = {
         "packing": packing_words(spec.packing),
         "gangs": study.parts.sizes.words(),
-        "share": "" if spec.share is None else spec.share.words,
+        "share": spec.share_words,
         "data:": data_words(spec),
     }
     lines = [f"{title} {words}" for title, words in titled.items() if words]

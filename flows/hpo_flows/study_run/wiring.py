@@ -21,7 +21,7 @@ FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], 
     (lambda spec: spec.shares, sharing),
     (lambda spec: spec.hops, hopping),
 )
-"""Whether a study has a feature, and the function that adds its part to a run; in this order."""
+"""Each feature: True if a study has it, and the function that adds its part to a run; in this order."""
 
 
 def wire(
