@@ -48,19 +48,16 @@ def facts(*words: object) -> dict[str, Any]:
     return found
 
 
-def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
+def test_it_prints_figures(study_file: Path) -> None:
     shown = hpo(study_file, "--workers", 4, "--repeat", 3, "--seconds-per-unit", 60, "--target", 0.5)
     for words in ("sine: simulated 3 times", "4 workers", "time to val_loss ≤ 0.5", "trials at R = 9", "utilization",
                   "worker-hours", "first trial at R = 9"):  # fmt: skip
         assert words in shown
-    picture = Path(shown.split("picture")[-1].strip())
-    assert picture == study_file.parent / ".hpo" / "simulations" / "sine.html"
-    assert all(title in picture.read_text() for title in ("Best result over time", "Results at each level"))
 
 
 def test_figures_are_those_of_the_study(study_file: Path) -> None:
-    found = facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off")
-    assert found["picture"] is None and not (study_file.parent / ".hpo").exists()
+    found = facts(study_file, "--workers", 3, "--repeat", 2)
+    assert not (study_file.parent / ".hpo").exists()
     (scenario,) = found["scenarios"]
     for run in scenario["runs"]:
         assert run["trials"] == 40 and run["ended"] == "finished"
@@ -68,7 +65,7 @@ def test_figures_are_those_of_the_study(study_file: Path) -> None:
         assert run["utilization"] == pytest.approx(run["resource"] / run["worker_seconds"])
     assert found["target"] == max(run["best"] for run in scenario["runs"])
     assert scenario["figures"]["seconds_to_target"]["count"] == 2
-    assert facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off") == found
+    assert facts(study_file, "--workers", 3, "--repeat", 2) == found
 
 
 def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
@@ -81,16 +78,7 @@ def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
 
 
 def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) -> None:
-    words = [
-        "--set",
-        "search.reduction_factor=2",
-        "--set",
-        "search.reduction_factor=4",
-        "--repeat",
-        1,
-        "--picture",
-        "off",
-    ]
+    words = ["--set", "search.reduction_factor=2", "--set", "search.reduction_factor=4", "--repeat", 1]
     found = facts(study_file, *words, "--method", "asha", "--method", "random")
     names = [scenario["name"] for scenario in found["scenarios"]]
     assert names == ["asha, reduction_factor 2", "asha, reduction_factor 4", "random"]
@@ -182,12 +170,12 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
     rule = r"does not say how many workers it has \(cluster.kind = 'address'\).*looks at no cluster.*--workers 4"
     with pytest.raises(SpecError, match=rule):
         hpo(study_file, *place)
-    assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")
+    assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1)
 
 
 def test_a_range_of_workers_is_played_as_the_study_can_use_them(study_file: Path) -> None:
     """All have a job as long as they are there, and the study takes no longer than on all of them."""
-    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2, "--picture", "off"]
+    ranged = ["--set", 'cluster={"kind": "local", "workers": {"min": 0, "max": 30}}', "--repeat", 2]
     shown = hpo(study_file, *ranged)
     assert "0 to 30 workers" in shown and "100 %" in shown
     played, fixed = (

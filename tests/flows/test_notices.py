@@ -40,7 +40,7 @@ def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: R
 
 
 def test_simulate_says_it_too(alone: Runner) -> None:
-    options = ("--repeat", "1", "--picture", "off", "--json")
+    options = ("--repeat", "1", "--json")
     found = json.loads(alone.here("simulate", alone.study(search=SHORT), *options))
     assert WORDS in found["limits"][0]
     found = json.loads(alone.here("simulate", alone.study(search=SHORT | {"configs": 9}), *options))
@@ -49,7 +49,7 @@ def test_simulate_says_it_too(alone: Runner) -> None:
 
 def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
     huge = alone.study(search=SHORT | {"configs": 10**9})
-    assert "at most 2,000,000 are simulated" in alone.here("simulate", huge, "--picture", "off", code=2)
+    assert "at most 2,000,000 are simulated" in alone.here("simulate", huge, code=2)
 
 
 @pytest.mark.parametrize("brackets", [[0], [0, 1, 2], [0, 1, 2, 3, 4]])
@@ -62,7 +62,7 @@ def test_brackets_in_a_form_on_the_command_line_and_in_a_file(brackets: list[int
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})
-    options = ("--repeat", "1", "--picture", "off", "--set", f"search.brackets={brackets}")
+    options = ("--repeat", "1", "--set", f"search.brackets={brackets}")
     (scenario,) = json.loads(alone.here("simulate", bare, *options, "--json"))["scenarios"]
     assert scenario["rungs"][0]["trained_to"] == 1 and scenario["rungs"][-1]["trained_to"] == 256
     assert load_spec(bare, [f"search.brackets={brackets}"]).search == made.search

@@ -372,9 +372,9 @@ def shown(name: str, folder: str) -> None:
     file = Path(folder) / "study.yaml"
     file.write_text(json.dumps(spec.plain()))
     question = Question(study_file=file, workers=[4], repeat=1, changes=["stop.total_resource=50"])
-    simulate(question, Home(folder), picture="off", as_json=True)
+    simulate(question, Home(folder), as_json=True)
 
 
 def simulated(question: dict[str, Any], folder: str) -> None:
     """``hpo simulate`` with options of the command line."""
-    simulate(Question(**question), Home(folder), picture="off", as_json=True)
+    simulate(Question(**question), Home(folder), as_json=True)
