@@ -30,8 +30,9 @@ def share_study(
     deployments, it bounds this as well.
     """
     from hpo_core.journal.sql import current_owner
+    from hpo_core.pool.division import Wish
     from hpo_core.pool.seat import pool_of
-    from hpo_core.pool.store import Wish, pools_of
+    from hpo_core.pool.store import pools_of
     from hpo_core.pool.words import live_standings
 
     if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:

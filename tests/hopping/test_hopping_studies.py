@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.played_hops import lower_bound
 from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
-from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
