@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpo_core import MemoryJournal, Study
 from hpo_core.execution.executor import Inbox
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.placing import PlacementWriter
 from hpo_core.execution.virtual import END, VirtualAttempt, VirtualClock, VirtualExecutor, Worker
-from hpo_core.model.devices.inventory import Device, Slot
+from hpo_core.model.devices.inventory import Capacity, Device, Slot
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Job, Report
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.policies import POLICIES
+from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.spec.packing import PackingSpec
+from tests.conftest import make_spec
 
 WHOLE = 1000
 """Compute of one device in permille."""
@@ -145,3 +154,53 @@ class VirtualDevices(VirtualExecutor):
         for number in range(len(self._devices)):
             self._count_until_now(number)
         return seconds() / self.offered_seconds if self.offered_seconds else 0.0
+
+
+GB = 1_000_000_000
+SPACE: dict[str, Any] = {
+    "m": {"type": "int", "low": 1, "high": 12},
+    "c": {"type": "int", "low": 5, "high": 70},
+    "d": {"type": "int", "low": 1, "high": 30},
+}
+
+
+def _demand(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {"memory": GB * params["m"], "compute": params["c"], "cores": 0.001}
+
+
+def gpus(count: int, kind: str = "A100", memory: int = 16) -> list[Device]:
+    """GPUs of one computer whose cores limit nothing."""
+    capacity = Capacity(node=kind, architecture=kind, memory=memory * GB, free=memory * GB, cores=10**9, gpu=True)
+    return [Device(f"{kind}-{number}", 16, capacity) for number in range(count)]
+
+
+def _seconds(job: Job) -> float:
+    return float(job.params["d"])
+
+
+class Played:
+    """A random search of jobs that need what their parameters say, on shared devices."""
+
+    def __init__(self, devices: Sequence[Device], policy: str, configs: int, *, seed: int = 0, **packing: Any) -> None:
+        spec = make_spec(space=SPACE, seed=seed, search={"method": "random", "configs": configs, "max_resource": 1})
+        settings = PackingSpec.model_validate({"policy": policy} | packing)
+        self.devices = devices
+        self.clock = VirtualClock()
+        self.journal = MemoryJournal()
+        self.study = Study.create(spec, self.journal, clock=self.clock)
+        needs = Estimates(objective="", code="", study="world", by=("m", "c", "d"), stated=StatedDemand({}, _demand))
+        placer = SharedDevices(settings, POLICIES[policy](), needs, free_choice=True)
+        self.executor = VirtualDevices(
+            self.clock,
+            devices=devices,
+            load=lambda job, slot: Load(_seconds(job), 10 * job.params["c"]),
+            train=lambda job: {"loss": job.params["c"]},
+            poll_seconds=1.0,
+            objectives=["loss"],
+        )
+        Loop(self.study, self.executor, placer=placer, observers=[PlacementWriter(self.study, placer)]).run()
+        self.study.check()
+
+    @property
+    def entries(self) -> list[Any]:
+        return list(self.journal.entries("world"))

@@ -119,14 +119,6 @@ def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]).begun == []
 
 
-@pytest.mark.parametrize("most", [1, 5, 16, 30])
-@pytest.mark.parametrize("ratio", [1, 2.5, 3])
-def test_most_jobs_on_a_device(most: int, ratio: float) -> None:
-    packing = {"most": most, "oversubscribe": ratio}
-    placer = devices_for(gpu(), packing=packing, stated={"memory": "1MB", "compute": 0, "cores": 0})
-    assert len(placer.place([job(trial, width=8) for trial in range(40)]).begun) == most
-
-
 def test_oversubscription_scales_compute_alone() -> None:
     stated = {"memory": "1GB", "compute": 50, "cores": 1}
     jobs = [job(trial, width=8) for trial in range(30)]
@@ -161,13 +153,6 @@ def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
     placer.release(again[0][0].key)
     assert len(placer.place([job(trial, width=9) for trial in range(5, 9)]).begun) == 4
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_job_that_needs_the_whole_device_begins_by_every_policy(policy: str) -> None:
-    packing = {"policy": policy, "memory": "400MB"}
-    placer = devices_for(gpu(), packing=packing, stated={"memory": "400MB", "compute": 100})
-    assert names(placer.place([job(0, width=8)]).begun) == [(0, "GPU-a")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

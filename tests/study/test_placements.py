@@ -9,7 +9,7 @@ from hpo_core.model.events import Entry, JobCompleted, JobPlaced, PlacementsNoti
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
 from tests.placement.test_shared_devices import devices_for, gpu, job
-from tests.simulation.test_virtual_devices import GB, Played, gpus
+from tests.virtual_devices import GB, Played, gpus
 
 
 def placed(job: Job, memory: int = GB) -> JobPlaced:
