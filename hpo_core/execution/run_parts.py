@@ -9,6 +9,7 @@ from pathlib import Path
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.loop import Observer
 from hpo_core.journal.protocol import Journal, Owner
+from hpo_core.model.trial import Job
 from hpo_core.placement.placer import Placer, UsageMeter
 from hpo_core.study import Study
 
@@ -42,6 +43,9 @@ class RunParts:
     """Slots of each worker, by its name."""
     placer: Placer = field(default_factory=Placer)
     observers: list[Observer] = field(default_factory=list)
+    on_unit: Callable[[Callable[[Job, int], None]], None] | None = None
+    """Takes a function to call as a unit of a job begins, with its epoch; from any thread, so it must not wait.
+    None: jobs have no units."""
     after: list[Callable[[], None]] = field(default_factory=list)
     """Functions to call once the loop has ended without an error."""
     closing: list[Callable[[], None]] = field(default_factory=list)

@@ -21,7 +21,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.inventory import memory_words
@@ -235,6 +234,9 @@ _DRIVEN = ("running", "open")
 MORE: tuple[str, ...] = ("hpo_core.pool.words",)
 """Modules that say more of studies that run: ``columns`` of ``hpo list``, and ``status_line`` of ``hpo status``."""
 
+NOTES: tuple[str, ...] = ("hpo_core.execution.hopping.hopped_job",)
+"""Modules whose ``progress_notes`` say how far jobs that run have come."""
+
 
 def more_columns(source: Journal) -> dict[str, dict[str, Any]]:
     """By study: columns of ``hpo list`` that features add."""
@@ -255,7 +257,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         study = Study.open(name, source, reading=True)
         status = status_word(study, source.info(name))
         _print_state(study, status, summarize(study))
-        progress = epochs_that_ended(study, folder)
+        jobs = study.state.wanted()[:_JOBS_SHOWN]
+        progress = {trial: note for one in NOTES for trial, note in import_module(one).progress_notes(jobs, folder)}
         running = running_lines(study, progress, jobs=_JOBS_SHOWN, driven=status in _DRIVEN)
         say_facts(
             [
@@ -270,13 +273,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         if status != "running":
             out.say(f"next: {f'hpo resume {name}' if status == 'interrupted' else next_command(study)}")
         out.say(f"more: hpo show {name}", style="dim")
-
-
-def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
-    """By trial that hops: how far its job has come, as the files of its progress say."""
-    files = ProgressFiles(folder)
-    found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])
-    return {job.trial: f" ({progress.epoch:,} done)" for job, progress in found if progress is not None}
 
 
 def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:

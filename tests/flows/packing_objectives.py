@@ -35,9 +35,3 @@ def on_shared_card(trial):
     found = {name: value for name, value in os.environ.items() if name.startswith("CUDA_")}
     Path(os.environ["MPS_STUB"], f"child-{os.getpid()}").write_text(json.dumps(found))
     on_card(trial)
-
-
-def on_card_in_kept_process(trial):
-    """As :func:`on_card`; between attempts the process holds a context of 1.5 GB."""
-    on_card(trial)
-    take(1_500_000_000, 0)

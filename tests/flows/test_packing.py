@@ -24,7 +24,6 @@ from tests.flows.packed_runs import (
     usage,
 )
 from tests.nvml_stub.cards import GIB, Cards
-from tests.waiting import gone
 
 pytestmark = pytest.mark.slow
 GRID = {
@@ -136,44 +135,6 @@ def test_memory_of_others_on_a_card_is_left_alone(tmp_path: Path, library: Path,
     events = packed.ended()
     assert 1 <= most_at_once(events) <= 2, "16 GB are left, not 80"
     assert psutil.pid_exists(1)
-
-
-def test_processes_that_wait_never_keep_a_card_from_the_jobs_of_two_studies(
-    tmp_path: Path, library: Path, cards: Cards
-) -> None:
-    """They are of several workers; each job finds the memory that it was placed by."""
-    cards.remove("GPU-small")
-    cards.put("GPU-large", memory=12 * 10**9)
-    study = GPU_STUDY | {
-        "objective": "tests.flows.packing_objectives:on_card_in_kept_process",
-        "space": {"gb": {"type": "categorical", "choices": [2, 3, 9]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
-        "search": {"method": "asha", "configs": 12, "min_resource": 1, "max_resource": 4, "reduction_factor": 2},
-        "training": {"process": "kept"},
-        "packing": {"demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05}},
-        "share": {"pool": "cards"},
-    }
-    (tmp_path / "b").mkdir()
-    first = Packed(tmp_path, cards.environment(library), **study)
-    second = Packed(tmp_path / "b", cards.environment(library), **study, study="b")
-    second.environment["HPO_HOME"] = first.environment["HPO_HOME"]
-
-    def held() -> dict[str, int]:
-        found = {}
-        for path in (cards.folder / "processes").iterdir():
-            if path.suffix != ".new" and not gone(path.name):
-                found[path.name] = int(path.read_text().split("\t")[1])
-        return {"memory": sum(found.values()), "processes": len(found)}
-
-    with Judge(held) as judge:
-        processes = [packed.start("tune", "study.yaml") for packed in (first, second)]
-        for process in processes:
-            said, _ = process.communicate(timeout=LIMIT)
-            assert process.returncode == 0, said
-    assert judge.looks >= 20 and judge.most["processes"] >= 2, judge.most
-    assert judge.most["memory"] <= 12 * 10**9, judge.most
-    done = [event for event in first.ended() if isinstance(event, JobCompleted)]
-    assert done and len(done) == len({(event.trial, event.resource) for event in done})
-    assert not [event for event in first.ended() if isinstance(event, AttemptFailed)]
 
 
 def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: Cards) -> None:

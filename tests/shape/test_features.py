@@ -35,6 +35,14 @@ FEATURES = {
         ),
         command="share",
     ),
+    "hopping": Feature(
+        ("hpo_core/hopper", "hpo_core/execution/hopping"),
+        (
+            ("hpo_core/terminal/output.py", '"hpo_core.execution.hopping.hopped_job"'),
+            ("flows/hpo_flows/study_run/wiring.py", "hopping"),
+        ),
+        command="none of its own",
+    ),
     "retraining": Feature(("hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py")),
     "integrations": Feature(("hpo_core/integrations",)),
 }

@@ -171,6 +171,9 @@ class HoppingExecutor:
         self.on_unit: Callable[[Job, int], None] = lambda job, epoch: None
         """Called as a unit of a job begins, with its epoch; from any thread, so it must not wait."""
 
+    def tell_units(self, function: Callable[[Job, int], None]) -> None:
+        self.on_unit = function
+
     # What the loop asks.
 
     def inventory(self) -> Inventory:
@@ -390,4 +393,5 @@ def hopping(parts: RunParts) -> None:
     state = parts.study.state
     executor = HoppingExecutor(parts.executor, parts.study.spec, parts.folder, running=[*state.running, *state.waiting])
     parts.executor = executor
+    parts.on_unit = executor.tell_units
     parts.after.append(lambda: executor.keep_only([*state.waiting]))
