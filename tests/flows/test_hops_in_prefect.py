@@ -58,5 +58,5 @@ def test_a_hopping_study_has_a_task_for_each_epoch(hpo: Runner, tmp_path: Path, 
     assert len(moved) == 4 and moved["0"] == sum(visit["bytes"] for visit in recorded) > 0
     assert "units of 6 epochs on " in hpo("status", name) and "hops moved" in hpo("status", name)
     assert "epoch 0: part-" in hpo("show", name, "--trial", "0")
-    assert {"moved", "workers", "partitions"} == set(hpo.json("show", name)["hops"])
+    assert {"moved", "workers"} == set(hpo.json("show", name)["hops"])
     assert "Units on workers: busy " in Path(facts["report"]).read_text()

@@ -57,7 +57,7 @@ def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_pat
     alone = sum(event.ended - event.started for event in events)
     together = max(event.ended for event in events) - min(event.started for event in events)
     assert most_at_once(events) >= 4 and together < alone / 2, (together, alone)
-    known = packed.run("history", "list")
+    known = packed.run("history")
     assert "mb=160" in known and "packed" in known
 
 
