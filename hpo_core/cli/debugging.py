@@ -179,7 +179,7 @@ def check(
     home: HomeOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
+    """Train in one go and with resumes, compare the bits, and name what differs and what is not saved."""
     from hpo_core.training.resume_check import LENGTHS, check_resume
 
     given, is_file = [*(params or ()), *(more_params or ())], ":" not in what or Path(what).exists()

@@ -16,7 +16,7 @@ from hpo_core.views.formatting import plural
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
-    """Write the space of an Optuna objective, found by calling it up to its first report."""
+    """Print the space of an Optuna objective, found by calling it some 200 times up to its first report."""
     from hpo_core.spec.study_yaml import in_one_line
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna_space import find_space

@@ -44,7 +44,7 @@ def schedule(
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Write the parameters along the training that led to a trial as JSON, for a plain training script."""
+    """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
     from hpo_core.model.errors import StorageError
     from hpo_core.study import Study
     from hpo_core.views.lineage import read_lineage
@@ -220,7 +220,7 @@ def history(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what jobs needed, by their deciding parameters."""
+    """List the memory, compute and cores that jobs were measured to need."""
     from hpo_core.views.device_use import measured_needs
 
     if forget and objective is None:

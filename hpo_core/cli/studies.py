@@ -177,7 +177,7 @@ def show(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """All about a study as of any entry of its journal."""
+    """Print settings, rungs and best trial of a study, now or at an earlier entry of its journal."""
     if trial is not None:
         print_trial(Home(home, journal), name, trial, at=at, as_json=as_json)
     else:
@@ -185,7 +185,7 @@ def show(
 
 
 def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
-    """Decide everything again from the recorded stimuli and compare with the record."""
+    """Make every decision again from the recorded results, and compare it with the record."""
     from hpo_core.replay.audit import audit
 
     source = Home(home, journal).read_journal()

@@ -187,7 +187,7 @@ class MetricSpec(Part):
         min_length=1, kw_only=False, description="The metric the training function reports and the study optimizes."
     )
     mode: Literal["min", "max"] = Field(
-        default="min", kw_only=False, description="Whether smaller or larger is better."
+        default="min", kw_only=False, description="min: smaller is better; max: larger."
     )
 
     @property

@@ -64,8 +64,8 @@ class AshaSearch(HalvingSettings):
     brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
         default_factory=list,  # never used: they are resolved before
         min_length=1,
-        description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. Default: 0. "
-        "aggressive, standard or conservative: 0, 0 to 2 or all, with the paper's eta 4; all: one for each rung.",
+        description="Numbers of the brackets. Bracket s begins s rungs higher; 0, the default, ends most trials early. "
+        "Or a name: aggressive (0), standard (0 to 2), conservative (all), each with the paper's eta 4; all.",
     )
     assignment: Literal["budget", "proportional", "loop"] = Field(
         default="budget",
@@ -74,7 +74,7 @@ class AshaSearch(HalvingSettings):
     )
     rung_system: Literal["per_bracket", "shared"] = Field(
         default="per_bracket",
-        description="Whether brackets have rungs of their own or compete in one system.",
+        description="per_bracket: trials compete within their bracket. shared: trials of all brackets compete.",
     )
 
     @model_validator(mode="before")

@@ -155,7 +155,7 @@ class PashaSearch(HalvingSettings):
     method: Literal["pasha"] = "pasha"
     configs: int | None = Field(default=None, ge=1, description=CONFIGS)
     max_resource: Resource = Field(description=MAX)
-    min_resource: Resource = Field(default=1, description="Units of the shortest training, r.")
+    min_resource: Resource = Field(default=1, description="Steps of the shortest training: r in the paper.")
     reduction_factor: float = Field(default=3, ge=1.1, le=1e6, description=ETA)
 
     def create(self, context: SearchContext) -> Pasha:

@@ -55,7 +55,7 @@ class PbtSearch(SearchSettings):
 
     method: Literal["pbt"] = "pbt"
     population: int = Field(
-        default=20, ge=2, le=100_000, description="Members; with fewer workers they are worked off oldest first."
+        default=20, ge=2, le=100_000, description="Number of members. With fewer workers they take turns, oldest first."
     )
     generations: int = Field(default=30, ge=1, le=1_000_000, description="Rounds of training of each member.")
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
@@ -65,9 +65,9 @@ class PbtSearch(SearchSettings):
     )
     reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",
-        description="eager: whoever ended initiates as soon as there is somebody to meet; generation (the paper): free "
-        "workers sample until population trials have ended, then trials of generations with that many initiate; "
-        "barrier: a generation ends before the next one begins.",
+        description="When a member whose session ended meets an opponent. eager: as soon as there is one. generation "
+        "(the paper): once its generation is full; free workers fill the first one meanwhile. barrier: once its whole "
+        "generation has ended.",
     )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(

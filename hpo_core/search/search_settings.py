@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 Resource = Annotated[int, Field(ge=1, le=2**53)]
 CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
-MAX = "Units (epochs, steps) of a full training, R in the paper."
-WHOLE = f"{MAX} Default: one unit, which is the whole training of a function that does not loop over trial.steps()."
+MAX = "Steps (usually epochs) of a full training: R in the paper."
+WHOLE = f"{MAX} Default: one step, which is the whole training of a function that does not loop over trial.steps()."
 """Description of ``max_resource`` where every trial is trained in full."""
-MIN = "Units of the shortest training, r; default: at most five rungs."
+MIN = "Steps of the shortest training: r in the paper. Default: so that there are at most five rungs."
 ETA = "eta: one in eta goes on to the next rung."
 
 

@@ -87,13 +87,12 @@ class PackingSpec(Part):
         default=None,
         min_length=1,
         title="Need decided by",
-        description="Parameters and constants that decide what a job needs; null: all that are no plain floats, as a "
-        "range or a list of them is.",
+        description="Parameters and constants that decide what a job needs. null: all without floats.",
     )
     demand: DemandSpec = DemandSpec()
     oversubscribe: dict[str, float] = Field(
         default_factory=dict,
-        description="How many times a device's compute jobs may claim together, by architecture: "
+        description="How many times its compute the jobs of a device may claim together, by architecture: "
         "{default: 1.0, A100: 3}, or one number for all. It scales compute (of processors: cores), never memory. Where "
         "neither an architecture nor default is stated: 1 at first, and more "
         "where attempts show that more jobs at once do more work.",

@@ -100,9 +100,8 @@ class TrainingSpec(Part):
     fail_fast: int | None = Field(
         default=5,
         ge=1,
-        description="Halt when so many trials were abandoned before the first success, or when the first four times as "
-        "many (after a resume: the next ones) have all ended without a finite value: each diverged (NaN, infinite) or "
-        "was abandoned; null: never.",
+        description="Halt when this many trials were abandoned before the first success, or when the first 4 times as "
+        "many trials (after a resume: the next ones) all diverged (NaN, infinite) or were abandoned. null: never.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default=None,
@@ -148,17 +147,19 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
 
 
 class StopSpec(Part):
-    """Rules that end a study before its search does; running jobs finish. A resume grants the same again."""
+    """Rules that end a study before its search does; running jobs finish. A resume allows as much again."""
 
     total_resource: int | None = Field(
-        default=None, ge=1, description="Units of training in all; grants end when used and running ones reach it."
+        default=None, ge=1, description="Steps of training of all trials together; then no further job begins."
     )
-    seconds: float | None = Field(default=None, gt=0, description="Wall-clock seconds a controller drives the study.")
+    seconds: float | None = Field(
+        default=None, gt=0, description="Seconds that the study may run; time without a controller is free."
+    )
     target: float | None = Field(default=None, description="Value of the (first) metric that is good enough.")
 
 
 class CheckpointSpec(Part):
-    """Where the study's checkpoints lie, and their limits (which go first: ``hpo_core/checkpoints/retention.py``)."""
+    """Folder of the study's checkpoints, and limits on them. Those least likely to be promoted go first."""
 
     public_name: ClassVar[str] = "Checkpoints"
 
@@ -259,7 +260,7 @@ class WarmStartSpec(Part):
 
 
 class TrackingSpec(Part):
-    """Where the study is copied to, for other eyes: MLflow; no trial waits for it."""
+    """The study's copy in MLflow. No trial waits for it."""
 
     mlflow: Literal["off"] | None = Field(
         default=None,

@@ -59,12 +59,12 @@ class StudySpec(Part):
     )
     style: Literal["handle", "optuna"] = Field(
         default="handle",
-        description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
-        "is, whose suggestions must agree with the space. A promoted one is trained from its start again.",
+        description="Kind of function. handle: train(trial), which loops over trial.steps(). optuna: an unchanged "
+        "Optuna objective; its suggestions must agree with the space, and a promoted trial begins at its start again.",
     )
-    metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
+    metric: MetricSpec = Field(description="The metric to optimize; of several, the first of ``metrics``.")
     metrics: list[MetricSpec] = Field(
-        default_factory=list, description="Several objectives: promotion by non-dominated sorting."
+        default_factory=list, description="Several metrics to optimize: rungs promote their Pareto fronts."
     )
     constraints: list[str] = Field(
         default_factory=list,
@@ -89,9 +89,9 @@ class StudySpec(Part):
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
     best_of: Literal["all_rungs", "highest_rung"] = Field(
         default="all_rungs",
-        description="Whose results the best one is of: all_rungs, whatever it was trained to (as in the paper on "
-        "ASHA); highest_rung, only those at the largest resource that has one, which is the better choice where the "
-        "winner is trained on. Holds for report, MLflow, kept checkpoints, stop.target and retraining.",
+        description="Results that the best one is chosen from. all_rungs: all of them, as in the paper on ASHA. "
+        "highest_rung: only those with the most training; choose it if you train the winner further. Report, MLflow, "
+        "kept checkpoints, stop.target and retraining follow it.",
     )
     cluster: Cluster = Field(default=LocalClusterSpec(), description="Where jobs train.")
     packing: Annotated[PackingSpec | None, BeforeValidator(read_packing)] = Field(

@@ -36,7 +36,7 @@ _NEW_NAME = "Name of the new study. Empty: the old one's with date and time."
 
 
 class TuneFileForm(FormPart):
-    file: str = Field(description="Everything not given below comes from it.")
+    file: str = Field(description="The study file. It gives all that you leave empty below.")
     name: StudyName | None = Field(default=None, description=_NEW_NAME.replace("old one", "file"))
     seed: Seed | None = Field(
         default=None, description="All draws and all training seeds follow from it. Empty: the file's."
@@ -61,8 +61,7 @@ class ResumeForm(FormPart):
         default=0,
         ge=0,
         le=1_000_000,
-        description="Go on until the study has so many configurations beyond those that it began with, in all: 8, and "
-        "later 20 for 12 more.",
+        description="Configurations to add to those that the study began with, in all. After 8, write 20 for 12 more.",
     )
 
 

@@ -42,7 +42,7 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
         session.inform(f"study {session.name} is finished: there is nothing left to train")
         session.ended(*session.end_again())
         return
-    services = {"Prefect API": prefect, "MLflow projection": bool(session.trackers.uri)}
+    services = {"Prefect API": prefect, "copy to MLflow": bool(session.trackers.uri)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")
     if not prefect:
