@@ -30,10 +30,10 @@ from typing import Any
 
 import result_file
 import torch
-from performance_model import ExchangeModel, Link
+from performance_model import ExchangeModel, Link, fitted, speedups
 from torch import distributed, multiprocessing, nn
 
-from hpo_core.study.gang_sizes import fitted, kappa, speedups
+from hpo_core.study.gang_sizes import kappa
 
 SUM_BYTES = 32_000_000
 SECONDS = 1.5

@@ -1,7 +1,7 @@
 """Samplers and other systems in the same virtual time: regret at shares of the budget, and seconds a suggestion.
 
     python benchmarks/samplers.py                                    # random, ranked_gp: given and made-up problems
-    python benchmarks/samplers.py --systems random 'wide={"sampler": {"name": "ranked_gp", "random_share": 0.2}}'
+    python benchmarks/samplers.py --systems random 'wide={"sampler": {"name": "ranked_gp", "n_startup_trials": 20}}'
     python benchmarks/samplers.py --candidates ranked_gp wide        # choose between them, leaving one family out
     python benchmarks/samplers.py --systems "Syne Tune BOHB" --peer-python syne-tune=ENV/bin/python
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from hpo_core.model.space.choices import CategoricalParameter as Choice
     from hpo_core.model.space.number import FloatParameter as Float
     from hpo_core.model.space.number import IntParameter as Int
-    from hpo_core.model.space.number import Reference
     from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
     from hpo_core.result import Result, TrialResult, load
     from hpo_core.search.asha import AshaSearch as Asha
@@ -83,7 +82,6 @@ __all__ = [
     "Pbt",
     "Prefect",
     "Random",
-    "Reference",
     "Report",
     "Result",
     "Sampler",

@@ -45,7 +45,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "pbt": {"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 2},
     "pbt-barrier": {"method": "pbt", "population": 5, "generations": 4, "reproduction": "barrier"},
     "pbt-truncation": {
-        "method": "pbt", "population": 10, "generations": 4, "selection": "truncation", "max_gap": 2,
+        "method": "pbt", "population": 10, "generations": 4, "selection": "truncation",
     },
     "pbt-generation": {"method": "pbt", "population": 6, "generations": 5, "reproduction": "generation"},
     "random": {"method": "random", "configs": 12, "max_resource": 5},

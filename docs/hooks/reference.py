@@ -242,7 +242,7 @@ def classes() -> str:
         kind = getattr(hpo_core, name)
         if isinstance(kind, type) and issubclass(kind, BaseModel) and name != "StudySpec":
             words = _described(name, (kind.__doc__ or "").partition("\n\n")[0], "give the class a docstring")
-            place = tables.get(kind.__name__, "numbers")  # `Reference`, which the text there describes
+            place = tables[kind.__name__]
             call = f'<code id="hpo_core.{name}">hpo.{name}</code>'
             rows.append([call, " ".join(words.split()), f"[arguments](study-file.md#{place})"])
     return _table("class, describes, ", rows)

@@ -183,12 +183,11 @@ def _filled(space: SearchSpace, values: Params, more: Params) -> Params:
     # With further values as far as they take part and fit; without any where they are forbidden together.
     found: Params = {}
     for name in space.order:
-        known = all(other in found for other in space.references(name))
         if name in values:
             found[name] = values[name]
             continue
-        part = known and more.get(name) is not None and space.is_active(name, found)
-        if part and space.resolved(name, found).contains(more[name]):
+        part = more.get(name) is not None and space.is_active(name, found)
+        if part and space.parameters[name].contains(more[name]):
             found[name] = more[name]
     return values if space.forbidden_by(found) else found | values
 

@@ -62,7 +62,7 @@ class RungResults:
                 self._at.pop(trial.number, None)
 
     def _add(self, trial: FrozenTrial) -> int:
-        """Take in a trial's new results; returns at how many rungs it has been."""
+        # Take in a trial's new results; returns at how many rungs it has been.
         rung = self._at.get(trial.number, 0)
         while (level := self._pruner.level(rung)) is not None:
             value = self._pruner.result(trial, level)

@@ -48,8 +48,8 @@ def decode_entry(text: str | bytes) -> Entry:
         if _names_gone(plain):
             raise JournalError(
                 f"Journal entry {plain['seq']}: a trial was trained beyond the search, which this version does not do; "
-                "read this study with the last one that did, the development version of 2026-11-28. The entries before "
-                f"it can be read: hpo show NAME --at {plain['seq'] - 1}"
+                "read this study with the version that wrote it. The entries before can be read: "
+                f"hpo show NAME --at {plain['seq'] - 1}"
             ) from error
         shown = text[:200].decode("utf-8", "replace") if isinstance(text, bytes) else str(text)[:200]
         raise JournalError(

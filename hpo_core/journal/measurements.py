@@ -17,10 +17,6 @@ from hpo_core.model.errors import JournalError
 
 PER_KEY = 50
 PER_OBJECTIVE = 10_000
-WAIT_SECONDS = 30.0
-"""Seconds to wait for others who write to the same database; after that, nothing is written."""
-WAIT_IN_LOOP = 2.0
-"""Seconds that a study waits for others who write, for its loop stands still meanwhile."""
 MOST_WAITING = 1_000
 """Measurements that wait for a database that does not answer."""
 
@@ -48,11 +44,8 @@ class Measurements(Protocol):
         """
         ...
 
-    def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
+    def add(self, found: Sequence[Measurement]) -> int:
         """Keep these beside the others, and drop the oldest where there are too many. One that is there stays one.
-
-        Args:
-            wait: seconds for others who write at the same time.
 
         Returns:
             How many are new.
@@ -90,7 +83,7 @@ class MemoryMeasurements:
             found = [one for _, one in self._kept.values()]
         return sorted(found, key=newest_first)[::-1]
 
-    def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
+    def add(self, found: Sequence[Measurement]) -> int:
         with self._lock:
             new = {one.identity: one for one in found if one.identity not in self._kept}
             keys = {identity: (one.objective, one.code, one.architecture, one.key) for identity, one in new.items()}
@@ -116,8 +109,8 @@ class QuietMeasurements:
 
     def __init__(self, kept: Measurements) -> None:
         self._kept = kept
-        self._waiting: list[Measurement] = []
         self._is_told = False
+        self._waiting: list[Measurement] = []
 
     def read(self, objective: str, code: str) -> list[Measurement]:
         try:
@@ -127,14 +120,11 @@ class QuietMeasurements:
             return []
 
     def add(self, found: Sequence[Measurement]) -> None:
-        """Keep these; where that fails they are tried again with the next, the newest :data:`MOST_WAITING`.
-
-        Others who write are waited for :data:`WAIT_IN_LOOP` seconds.
-        """
+        # Where that fails they are tried again with the next.
         self._waiting = [*self._waiting, *found][-MOST_WAITING:]
         try:
             if self._waiting:
-                self._kept.add(self._waiting, wait=WAIT_IN_LOOP)
+                self._kept.add(self._waiting)
             self._waiting = []
         except JournalError as error:
             self._tell("written", error)

@@ -31,7 +31,6 @@ class Owner(msgspec.Struct, frozen=True):
         return f"{self.host}:{self.pid}"
 
     def runs(self) -> bool:
-        """True if the process is there; to be asked on its own host."""
         return lives(self.pid, self.born)
 
 
@@ -109,15 +108,12 @@ class Journal(Protocol):
         """
         ...
 
-    def release(self, study: str, epoch: int) -> None:
-        """Let go; harmless where somebody else claimed the study since."""
-        ...
+    def release(self, study: str, epoch: int) -> None: ...
 
     def close(self) -> None: ...
 
 
 def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
-    """Make the error for an entry that cannot be what this package wrote."""
     return JournalError(
         f"Study {study!r}: entry {seq} of its journal is damaged, or does not follow from those before it "
         f"({error_words(error)}). Restore the journal from a backup; `hpo show {study} --at {seq - 1}` still reads "
@@ -167,7 +163,6 @@ def started(pid: int | None = None) -> float:
 
 
 def lives(pid: int, born: float) -> bool:
-    """True if the process that started at this moment (:func:`started`) is there and is no zombie."""
     try:
         return abs(started(pid) - born) < 1.0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

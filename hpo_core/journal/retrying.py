@@ -132,7 +132,6 @@ class RetryingJournal:
         self._with_retries(study, lambda _: self.wrapped.renew(study, epoch))
 
     def release(self, study: str, epoch: int) -> None:
-        """Tried once: who lets go is about to end, and a lease ends by itself."""
         self.wrapped.release(study, epoch)
 
     def close(self) -> None:

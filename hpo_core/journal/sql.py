@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import shutil
 import socket
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -44,29 +42,15 @@ def is_read_only(file: Path) -> bool:
     return file.exists() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
 
-def reading_uri(file: Path) -> tuple[str, tempfile.TemporaryDirectory[str] | None]:
-    """The URI that reads a SQLite file in a folder that cannot be written to, and the folder of its copy or None.
+def reading_uri(file: Path) -> str:
+    """The URI that reads a SQLite file in a folder that cannot be written to: an archive, somebody else's home.
 
-    Such a folder is an archive, a mounted backup, somebody else's home. In WAL mode even a reader needs two more files
-    beside the database. Where they are there (a writer is at work on the other side of a read-only mount, or was
-    killed) SQLite reads them as they are. Where only the ``-wal`` file was kept it is copied together with the database
-    to a temporary folder, for its entries must not be passed over. Where there is neither, the database is complete and
-    is read as one that nobody changes.
-
-    Raises:
-        OSError: its copy cannot be made.
+    In WAL mode even a reader needs two more files beside the database. Where a writer is at work, or was killed, they
+    are there and SQLite reads them as they are. Else the database is read as one that nobody changes.
     """
-    wal, uri = file.with_name(file.name + "-wal"), f"file:{quote(str(file.absolute()))}"
-    if not wal.exists() or not wal.stat().st_size:
-        return f"{uri}?mode=ro&immutable=1", None
-    if file.with_name(file.name + "-shm").exists():
-        with contextlib.suppress(sqlite3.Error), contextlib.closing(_connected(f"{uri}?mode=ro")) as connection:
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            return f"{uri}?mode=ro", None
-    folder = tempfile.TemporaryDirectory(prefix="hpo-journal-", ignore_cleanup_errors=True)
-    for source in (file, wal):
-        shutil.copyfile(source, Path(folder.name) / source.name)
-    return f"file:{quote(folder.name)}/{quote(file.name)}?mode=rw", folder
+    wal = file.with_name(file.name + "-wal")
+    is_whole = not wal.exists() or not wal.stat().st_size
+    return f"file:{quote(str(file.absolute()))}?mode=ro{'&immutable=1' if is_whole else ''}"
 
 
 def _connected(uri: str) -> sqlite3.Connection:
@@ -139,7 +123,6 @@ def current_owner() -> Owner:
 
 
 def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
-    """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
     return SqlJournal(text if "://" in text else sqlite_url(Path(text), "Journal"), reading=reading)
 
@@ -181,7 +164,6 @@ class SqlJournal:
             with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
                 private_database(file)
         self._busy_seconds = BUSY_SECONDS
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
         arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
         if self._url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
             given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
@@ -189,7 +171,7 @@ class SqlJournal:
         with self._translated("opened"):
             if self._read_only:
                 assert file is not None
-                uri, self._copy = reading_uri(file)
+                uri = reading_uri(file)
                 self._engine = sa.create_engine("sqlite://", creator=lambda: _connected(uri), poolclass=sa.QueuePool)
             else:
                 self._engine = sa.create_engine(self._url, **arguments)
@@ -230,7 +212,6 @@ class SqlJournal:
 
     @property
     def url(self) -> str:
-        """The URL with its password, for processes this one starts."""
         return self._url.render_as_string(hide_password=False)
 
     def database(self) -> tuple[sa.Engine, sa.Engine, Callable[[str], AbstractContextManager[None]]]:
@@ -242,8 +223,6 @@ class SqlJournal:
 
     def close(self) -> None:
         self._engine.dispose()
-        if self._copy is not None:
-            self._copy.cleanup()
 
     def wait_in_python(self) -> None:
         """Have a locked SQLite file reported after a second: its own waiting lets no signal through.
@@ -450,7 +429,6 @@ class SqlJournal:
 
 
 def driver_words(info: StudyInfo, me: Owner) -> str:
-    """Who else drives a study: ``is being driven by ...``; empty where nobody does, as far as this machine knows."""
     owner = info.owner
     if owner is None or owner == me or not _alive(owner, info.silent, me):
         return ""
@@ -460,7 +438,6 @@ def driver_words(info: StudyInfo, me: Owner) -> str:
 
 
 def is_alive(info: StudyInfo) -> bool:
-    """True if the study's last controller still runs, as far as this machine can know."""
     return info.owner is not None and _alive(info.owner, info.silent, current_owner())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from hpo_core.journal.measurements import PER_KEY, PER_OBJECTIVE, WAIT_SECONDS
+from hpo_core.journal.measurements import PER_KEY, PER_OBJECTIVE
 from hpo_core.model.devices.measurement import Measurement
 
 log = logging.getLogger("hpo.history")
@@ -29,6 +28,8 @@ _table = sa.Table(
     sa.Index("hpo_measurements_by_objective", "objective", "key", "measured_at"),
 )
 _CHUNK = 500
+LOCK_MILLISECONDS = 30_000
+"""As long as SQLite waits for other writers."""
 _decode = msgspec.json.Decoder(Measurement).decode
 
 
@@ -68,65 +69,36 @@ class SqlMeasurements:
             )
         return [one for one in found if one is not None]
 
-    def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
+    def add(self, found: Sequence[Measurement]) -> int:
         rows = {one.identity: _row(one) for one in found}
         if not rows:
             return 0
-        with self._translated("written"):
-            self._make_table(wait)
-            with self._writing(wait) as connection:
-                return _insert(connection, rows)
+        with self._writing() as connection:
+            return _insert(connection, rows)
 
     def forget(self, found: Collection[Measurement] | None) -> int:
-        with self._translated("written"):
-            self._make_table(WAIT_SECONDS)
-            with self._writing(WAIT_SECONDS) as connection:
-                if found is None:
-                    return connection.execute(_table.delete()).rowcount
-                return _delete(connection, [one.identity for one in found])
+        with self._writing() as connection:
+            if found is None:
+                return connection.execute(_table.delete()).rowcount
+            return _delete(connection, [one.identity for one in found])
 
     @contextmanager
-    def _transaction(self, wait: float) -> Iterator[sa.Connection]:
-        with self._engine.connect() as connection, _sqlite_waits(connection, wait), connection.begin():
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait))}")
-            yield connection
-
-    @contextmanager
-    def _writing(self, wait: float) -> Iterator[sa.Connection]:
+    def _writing(self) -> Iterator[sa.Connection]:
         # A transaction that no other writer's overlaps: two that drop the same rows might wait for each other.
-        with self._transaction(wait) as connection:
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
-            yield connection
+        with self._translated("written"):
+            self._make_table()
+            with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
+                    connection.exec_driver_sql(f"LOCK TABLE {_table.name} IN SHARE ROW EXCLUSIVE MODE")
+                yield connection
 
-    def _make_table(self, wait: float) -> None:
+    def _make_table(self) -> None:
         with self._reader.connect() as connection:
             if sa.inspect(connection).has_table(_table.name):
                 return
-        try:
-            with self._transaction(wait) as connection:
-                _metadata.create_all(connection)
-        except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
-            with self._reader.connect() as connection:
-                if not sa.inspect(connection).has_table(_table.name):
-                    raise  # no other process was quicker: it may not be made
-
-
-@contextmanager
-def _sqlite_waits(connection: sa.Connection, seconds: float) -> Iterator[None]:
-    # SQLite's own limit, which holds for a connection, not for a transaction; nothing for other databases.
-    if connection.dialect.name != "sqlite":
-        yield
-        return
-    cursor = connection.connection.cursor()  # beneath SQLAlchemy, which would begin a transaction
-    before = cursor.execute("PRAGMA busy_timeout").fetchone()[0]
-    cursor.execute(f"PRAGMA busy_timeout = {min(before, round(1000 * seconds))}")
-    try:
-        yield
-    finally:
-        with suppress(sqlite3.Error):  # it is lost, and what was raised says why
-            cursor.execute(f"PRAGMA busy_timeout = {before}")
+        with suppress(sa.exc.IntegrityError, sa.exc.ProgrammingError):  # another process was quicker
+            _metadata.create_all(self._engine)
 
 
 def _digest(text: str) -> str:

@@ -247,7 +247,6 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
 
     @property
     def infeasible(self) -> bool:
-        """True if it violates a constraint (:mod:`hpo_core.search.rungs`)."""
         return self.violation > 0
 
 

@@ -145,29 +145,19 @@ class Schedule:
             plain = json.loads(text, parse_constant=_refuse)
         except ValueError as error:
             raise ScheduleError(f"{where} is no JSON ({error}); export it again.") from None
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise ScheduleError(f'{where} is something else: it lacks "format": "{FORMAT}".')
-        if plain.get("version") != VERSION:
-            raise ScheduleError(
-                f"{where} has version {plain.get('version')!r}; this code reads {VERSION}. Use the version of this "
-                "code that wrote it, or a newer one."
+        if not isinstance(plain, dict) or (plain.get("format"), plain.get("version")) != (FORMAT, VERSION):
+            raise ScheduleError(f'{where} is something else: it lacks "format": "{FORMAT}", "version": {VERSION}.')
+        try:
+            return cls(
+                (tuple(item[field] for field in Segment._fields) for item in plain["segments"]), study=plain["study"]
             )
-        segments = plain.get("segments")
-        if not isinstance(segments, list):
-            raise ScheduleError(f"{where}: segments is {segments!r} where a list belongs.")
-        for i, item in enumerate(segments):
-            if not isinstance(item, dict) or set(item) != set(Segment._fields):
-                raise ScheduleError(f"{where}, segment {i}: it must have {', '.join(Segment._fields)}, got {item!r}.")
-        study = plain.get("study", "")
-        if not isinstance(study, str):
-            raise ScheduleError(f"{where}: study is {study!r} where its name belongs.")
-        return cls((tuple(item[field] for field in Segment._fields) for item in segments), study=study)
+        except (KeyError, TypeError) as error:
+            raise ScheduleError(f"{where} was changed since it was exported ({error!r}); export it again.") from None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schedule) and (self.study, self.segments) == (other.study, other.segments)
 
-    def __hash__(self) -> int:
-        return hash((self.study, tuple(self._starts), self.end))
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return (
@@ -180,13 +170,10 @@ def _segment(number: int, item: Any) -> Segment:
         start, end, params, trial = item
     except (TypeError, ValueError):
         raise ScheduleError(f"Schedule segment {number} is {item!r}; it must be (start, end, params, trial).") from None
-    for name, value in (("start", start), ("end", end), ("trial", trial)):
-        if type(value) is not int or value < 0:
-            raise ScheduleError(f"Schedule segment {number}: {name} = {value!r} must be an integer, 0 or more.")
-    if end <= start:
-        raise ScheduleError(f"Schedule segment {number}: end = {end} must be larger than start = {start}.")
-    if not isinstance(params, dict):
-        raise ScheduleError(f"Schedule segment {number}: params = {params!r} must map names to values.")
+    if not all(type(one) is int for one in (start, end, trial)) or not 0 <= start < end or not isinstance(params, dict):
+        raise ScheduleError(
+            f"Schedule segment {number} is {item!r}; it needs whole numbers, start < end, and a mapping."
+        )
     for name, value in params.items():
         if not isinstance(name, str) or not _is_plain(value):
             raise ScheduleError(

@@ -36,7 +36,6 @@ class Stream:
         self._next = 8
 
     def word(self) -> int:
-        """The next 64 random bits as an integer in [0, 2**64)."""
         if self._next == 8:
             digest = hashlib.blake2b(self._key + b"%d" % self._block).digest()
             self._words = _EIGHT.unpack(digest)
@@ -62,7 +61,6 @@ class Stream:
         return items[self.below(len(items))]
 
     def shuffled(self, items: Iterable[T]) -> list[T]:
-        """The items in a random order, each order as likely."""
         found = list(items)
         for i in range(len(found) - 1, 0, -1):
             j = self.below(i + 1)
@@ -75,5 +73,4 @@ class Stream:
 
 
 def derive_seed(seed: int, purpose: str, counter: int) -> int:
-    """A 31-bit seed for another library's generator (torch, numpy, an Optuna sampler)."""
     return Stream(seed, purpose, counter).word() >> 33

@@ -22,7 +22,6 @@ RECORDED: dict[str, bool] = {"recorded": True}
 
 
 def is_recorded(info: ValidationInfo) -> bool:
-    """True if a journal's description is validated."""
     return bool(info.context and info.context.get("recorded"))
 
 
@@ -192,5 +191,4 @@ class MetricSpec(Part):
 
     @property
     def sign(self) -> float:
-        """Factor that turns the metric into a loss (smaller is better)."""
         return 1.0 if self.mode == "min" else -1.0

@@ -38,18 +38,15 @@ def shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of a long text, as an error shows it."""
     return text if len(text) <= limits.SHOWN else f"{text[: limits.SHOWN]}... ({len(text):,} characters)"
 
 
 def cut(message: str) -> str:
-    """A message without the middle of a very long one: its end has the cure."""
     most = 10 * limits.SHOWN
     return message if len(message) <= most else f"{message[: most // 2]} ... {message[-most // 2 :]}"
 
 
 def some(names: Any, most: int = 10) -> str:
-    """The first of many names, and how many there are."""
     listed = list(names)
     few = ", ".join(shortened(str(name)) for name in listed[:most])
     return few if len(listed) <= most else f"{few}, ... ({len(listed):,} in all)"
@@ -72,7 +69,6 @@ def near_name(typed: object, known: Iterable[object]) -> str:
 
 
 def did_you_mean(typed: object, known: Iterable[object]) -> str:
-    """``did you mean 'x'?``; empty where no other known name is near."""
     near = near_name(typed, known)
     return f"did you mean {near!r}?" if near and near != str(typed) else ""
 
@@ -116,7 +112,6 @@ def at_most(where: str, value: float, most: float, words: str) -> None:
 
 
 def as_number(value: float) -> str:
-    """A number as an error shows it, however large it is."""
     if not isinstance(value, int):
         return f"{value:,.6g}"
     return f"{value:,}" if abs(value) < 10**30 else shown(value) if value.bit_length() > 1000 else f"{float(value):.3g}"

@@ -45,7 +45,6 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def ends_epoch(self) -> bool:
-        """True if it is the last one of its epoch that trains."""
         return self.trains and self.place + 1 >= self.count
 
 
@@ -103,7 +102,6 @@ class Generation(_Stage, frozen=True):
 
     @property
     def rung(self) -> int:
-        """The generation, which is the population's rung."""
         return self.generation
 
 
@@ -196,7 +194,6 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rung(self) -> int:
-        """Rung of the job's stage; the generation in a population."""
         return self.stage.rung
 
 
@@ -249,7 +246,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def seconds(self) -> float:
-        """From its start to its end, as limits count them."""
         stood_still = 0.0 if self.stood_still is msgspec.UNSET else self.stood_still
         return max(0.0, self.ended - self.started - stood_still)
 
@@ -264,7 +260,6 @@ _REAL_DTYPE = re.compile(r"(torch\.)?(float|bfloat|int|uint)\d+\w*")
 
 
 def refused_name(name: str) -> str:
-    """The rule and the cure where a metric's name is that of a column of a result's tables; empty: it is not."""
     if name not in COLUMNS and not name.startswith("params."):
         return ""
     others = ", ".join(sorted(COLUMNS - {name}))

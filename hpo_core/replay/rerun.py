@@ -124,7 +124,7 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
 
 
 def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int]]:
-    """Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out."""
+    # Return the order of partitions by epoch, from 1; an epoch that diverged midway is left out.
     orders: dict[int, list[int]] = {}
     for visit in event.visits or ():
         if visit.partition < trained_on:

@@ -316,12 +316,10 @@ class OptunaSampler:
         self._show(number, TrialState.PRUNED, infeasible=True)
 
     def _remember(self, event: TrialCreated) -> None:
-        """Replay: show the sampler what it once answered.
-
-        Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance)
-        are asked again and their answer is dropped; for the others that would only cost time. With what people gave,
-        as then: it decides which answers were forbidden, and so how often the sampler was asked.
-        """
+        # Replay: show the sampler what it once answered.
+        # Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance) are
+        # asked again and their answer is dropped; for the others that would only cost time. With what people gave, as
+        # then: it decides which answers were forbidden, and so how often the sampler was asked.
         if self._name in _STATEFUL:
             queued = event.queued and bool(self._queue)
             self.propose(event.trial, given_values(self._space, self._queue[0], "configuration") if queued else None)

@@ -26,7 +26,7 @@ def scores_of(results: Array) -> Array:
 
 
 def _terms(a: Points, b: Points, owner: NDArray[np.intp], settings: Array) -> tuple[Array, ...]:
-    """Covariances; distances in rungs; terms of the configuration (Matern 5/2) and of the trial; slope of the first."""
+    # Covariances; distances in rungs; terms of the configuration (Matern 5/2) and of the trial; slope of the first.
     signal, reach, own, own_reach, _ = settings[-5:]
     apart = np.abs(a[1][:, None] - b[1])
     r = math.sqrt(5.0) * cdist(a[0] / settings[owner], b[0] / settings[owner])
@@ -92,13 +92,11 @@ class Posterior:
         self._rooted = self._known_root @ scores
 
     def at(self, points: Points) -> tuple[Array, Array]:
-        """Means and standard deviations of new trials, without what is a trial's own."""
         reduced = self._root @ _terms(self._points, points, self._owner, self._settings)[0]
         variance = 1.0 + self._settings[-5] - (reduced * reduced).sum(0)
         return self._rooted @ reduced[: len(self._rooted)], np.sqrt(np.maximum(variance, 1e-10))
 
     def improvement(self, points: Points, best: float) -> Array:
-        """Expected improvement on the score ``best``."""
         means, deviations = self.at(points)
         by = (best - means) / deviations
         return np.asarray(deviations * (by * ndtr(by) + np.exp(-by * by / 2.0) / math.sqrt(2.0 * math.pi)))

@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 
 _MOST, _FITTED = 150, 100
 """Results in the model, and those that its settings are fitted to."""
+_RANDOM = 0.1
+"""Share of configurations that stay random after the first model."""
 _GROWTH = 1.08
 """The settings are fitted anew after so many times the results."""
 _ENOUGH = 8
@@ -34,10 +36,9 @@ class RankedGP:
     constraints come last. Results of earlier studies are ranked apart, and fill what this study's leave of the model.
     """
 
-    def __init__(self, context: SamplerContext, n_startup_trials: int | None = None, random_share: float = 0.1) -> None:
+    def __init__(self, context: SamplerContext, n_startup_trials: int | None = None) -> None:
         self._space, self._seed, self._names = context.space, context.seed, context.space.order
         self._enough = len(self._names) + 4 if n_startup_trials is None else n_startup_trials
-        self._random_share = random_share
         parameters = [context.space.parameters[name] for name in self._names]
         self._choices = np.array([len(p.listed()) if isinstance(p, ListedParameter) else 0 for p in parameters])
         self._choice = np.concatenate([range(count) if count else [-1] for count in self._choices.tolist()])
@@ -71,13 +72,13 @@ class RankedGP:
     def propose(self, number: int, given: Params | None = None) -> Params:
         stream = Stream(self._seed, "params", number)
         rng = np.random.default_rng(derive_seed(self._seed, "ranked_gp", number))
-        if given is not None or len(self._results + self._past) < self._enough or rng.random() < self._random_share:
+        if given is not None or len(self._results + self._past) < self._enough or rng.random() < _RANDOM:
             return self._space.draw(stream, given)
         fresh = (one for one in self._candidates(rng) if repr(sorted(one.items())) not in self._tried)
         return next(fresh, None) or self._space.draw(stream)
 
     def _candidates(self, rng: np.random.Generator) -> Iterator[Params]:
-        """Candidates that are not forbidden, the largest expected improvement first."""
+        # Candidates that are not forbidden, the largest expected improvement first.
         from hpo_core.samplers.rank_model import Posterior, fit  # SciPy is optional
 
         count = len(self._results)
@@ -103,7 +104,7 @@ class RankedGP:
         return map(self._params, drawn[np.argsort(-gains, kind="stable")])
 
     def _near(self, rng: np.random.Generator, liked: Array, count: int, lengths: Array) -> Array:
-        """Places near those that are liked, at all distances up to the lengths of the model."""
+        # Places near those that are liked, at all distances up to the lengths of the model.
         elsewhere, centres = rng.random((count, len(lengths))), liked[rng.integers(len(liked), size=count)]
         centres = np.where(np.isnan(centres), elsewhere, centres)
         reach = np.minimum(lengths, 1.0) * 10.0 ** rng.uniform(-2.0, 0.0, (count, 1)) / 2.0
@@ -114,7 +115,7 @@ class RankedGP:
         return np.where(changed, moved, centres)
 
     def _known(self, count: int, most: int) -> tuple[tuple[Array, Array, Array], Array]:
-        """At most so many of the first ``count`` results and of those of earlier studies, and their scores."""
+        # At most so many of the first ``count`` results and of those of earlier studies, and their scores.
         from hpo_core.samplers.rank_model import scores_of
 
         groups = [group for group in (self._results[:count], self._past) if group]
@@ -139,11 +140,11 @@ class RankedGP:
         return np.column_stack([np.where(count > 0, chosen, numbers), np.broadcast_to(trials < 0, len(places))])
 
     def _place(self, params: Mapping[str, Any]) -> Array:
-        """A number from 0 to 1 for each parameter; NaN: it takes no part."""
+        # A number from 0 to 1 for each parameter; NaN: it takes no part.
         found = np.full(len(self._names), np.nan)
         for at, name in enumerate(self._names):
             if name in params:
-                parameter = self._space.resolved(name, params)
+                parameter = self._space.parameters[name]
                 share = parameter.share(params[name])
                 found[at] = (parameter.on_scale(params[name]) + 0.5) / self._choices[at] if share is None else share
         return found
@@ -152,11 +153,11 @@ class RankedGP:
         found: Params = {}
         for name, share in zip(self._names, np.nan_to_num(place, nan=0.5).tolist(), strict=True):
             if self._space.is_active(name, found):
-                found[name] = self._space.resolved(name, found).at_share(share)
+                found[name] = self._space.parameters[name].at_share(share)
         return found
 
 
 def _some(order: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The best half, and a spread of the others."""
+    # The best half, and a spread of the others.
     spread = np.linspace(most // 2, len(order) - 1, most - most // 2).round().astype(np.intp)
     return order if len(order) <= most else np.append(order[: most // 2], order[spread])

@@ -55,17 +55,15 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"sampler {name} takes no arguments, got {', '.join(arguments)}; drop them")
 
 
-def _check_ranked_gp(n_startup_trials: Any = None, random_share: Any = 0.1, **others: Any) -> None:
+def _check_ranked_gp(n_startup_trials: Any = None, **others: Any) -> None:
     for name in others:
-        hint = meant_or_known(name, ["n_startup_trials", "random_share"], "it takes:")
+        hint = meant_or_known(name, ["n_startup_trials"], "it takes:")
         raise ValueError(f"sampler ranked_gp takes no argument {name!r}; {hint}")
     if n_startup_trials is not None and (type(n_startup_trials) is not int or n_startup_trials < 1):
         raise ValueError(
             f"sampler ranked_gp: n_startup_trials = {said(n_startup_trials)} must be a whole number of at least 1, or "
             "null"
         )
-    if type(random_share) not in (int, float) or not 0 <= random_share <= 1:
-        raise ValueError(f"sampler ranked_gp: random_share = {said(random_share)} must lie between 0 and 1")
 
 
 def check_space(name: str, space: SearchSpace) -> None:
@@ -115,29 +113,19 @@ def check_population(name: str) -> None:
 
 
 def notices(name: str, space: SearchSpace, *, ours: bool, listed: bool) -> list[str]:
-    """A line for each kind of part that is not drawn as it is written.
+    """A line where the space is not drawn as it is written.
 
     Args:
         name: of the sampler.
         ours: whether it draws from the space itself.
         listed: whether the search method lists its configurations (a grid), so that nothing is drawn.
     """
-    parts = space.parameters
-    if ours or listed or name == RANKED_GP:
+    if ours or listed or name == RANKED_GP or not space.has_forbidden:
         return []
-    dependent = [one for one in parts if space.is_dependent(one)]
-    stepped = [one for one, p in parts.items() if isinstance(p, NumberParameter) and p.is_stepped_log()]
-    found = []
-    if dependent:
-        found.append(f"{name} sees {some(dependent)} as a share, from 0 to 1, of the range that other values give it.")
-    if stepped:
-        found.append(f"{name} sees {some(stepped)} without its step, and its answers are rounded to it.")
-    if space.has_forbidden:
-        found.append(
-            f"{name} knows nothing of forbidden combinations: where it proposes one it is asked again, and after 100 "
-            "times a configuration is drawn at random."
-        )
-    return found
+    return [
+        f"{name} knows nothing of forbidden combinations: where it proposes one it is asked again, and after 100 times "
+        "a configuration is drawn at random."
+    ]
 
 
 def listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> list[Params]:
@@ -146,12 +134,6 @@ def listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> list[
     Raises:
         ValueError: the space has no such list, or it is too long; place, value, rule and cure.
     """
-    for one in space.parameters:
-        if space.is_dependent(one):
-            raise ValueError(
-                f"sampler {name}: {one} has a range that depends on another value, and has no list of values; use "
-                f"random or TPESampler, or give {one} numbers as ends"
-            )
     if name == "GridSampler":
         values = _values_of_grid(arguments["search_space"], space)
     else:

@@ -137,7 +137,6 @@ class AshaSearch(HalvingSettings):
         return self
 
     def plan(self) -> BracketPlan:
-        """The plan from which rungs and brackets are built."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
@@ -235,7 +234,6 @@ class Asha(SearchMethod):
         return min(count, most)
 
     def place(self, bracket: int, rung: int) -> tuple[Ladder, int]:
-        """The ladder and the place in it of rung ``rung`` of a bracket."""
         return (self.ladders[0], bracket + rung) if self.shared else (self._ladder_of[bracket], rung)
 
     def rung(self, bracket: int, rung: int) -> AnyRung:
@@ -243,7 +241,6 @@ class Asha(SearchMethod):
         return ladder.rung(k)
 
     def sample(self) -> Action:
-        """A new configuration; once all were sampled, wait or finish."""
         found = self.assignment.next()
         if found is None:
             return WAIT if self.running else DONE
@@ -256,7 +253,6 @@ class Asha(SearchMethod):
         return most if width is None else min(most, max(0, width - self.assignment.total))
 
     def promotion(self, ladder: Ladder, trial: int, k: int) -> Promote:
-        """The action that takes a trial to place ``k`` of a ladder."""
         bracket = self._bracket_of[trial]
         return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
 
@@ -305,16 +301,13 @@ class Asha(SearchMethod):
             self.ruled_out.append(event.trial)
 
     def withdraw(self, rung: AnyRung, trial: int) -> None:
-        """Take an abandoned trial out of the rung where it stood."""
         rung.withdraw(trial)
         self.ruled_out.append(trial)
 
     def waiting(self, rung: AnyRung) -> int:
-        """Number of trials that will leave a rung, as known now."""
         return rung.promotable()
 
     def leaving(self, results: int) -> int:
-        """Number of so many results that are expected to leave a rung in the end."""
         return int(results // self.ladders[0].reduction_factor)
 
     def rungs(self) -> list[RungStatus]:
@@ -326,11 +319,7 @@ class Asha(SearchMethod):
         return [status for ladder in found for status in ladder]
 
     def _status(self, bracket: int | None, ladder: Ladder, entering: dict[int, tuple[int, int]]) -> list[RungStatus]:
-        """A ladder as people see it.
-
-        Args:
-            entering: by the place where new configurations enter, (expected in all, those that did).
-        """
+        # A ladder as people see it.
         found: list[RungStatus] = []
         for k, rung in enumerate(ladder.rungs):
             is_open = ladder.endless or k <= ladder.ceiling

@@ -113,10 +113,8 @@ class Assignment:
         self.quota = list(self.created) if self._rule == "budget" else []
 
     def _raise_quotas(self) -> None:
-        """Raise quotas that lie below what a bracket already has; the fullest others give.
-
-        Rounding makes that possible after an extension.
-        """
+        # Raise quotas that lie below what a bracket already has; the fullest others give.
+        # Rounding makes that possible after an extension.
         for i, made in enumerate(self.created):
             while self.quota[i] < made:
                 giver = max(range(len(self.quota)), key=lambda j: (self.quota[j] - self.created[j], -j))
@@ -147,12 +145,10 @@ class Assignment:
         return min(free, key=lambda i: ((2 * self.created[i] + 1) / shares[i], i))
 
     def take(self, bracket: int) -> None:
-        """A configuration went to this bracket (its early-stopping rate)."""
         self.created[self.brackets.index(bracket)] += 1
         self.total += 1
 
     def expected(self) -> list[int]:
-        """Configurations per bracket at the full width (so far, without one)."""
         if self.width is None:
             return list(self.created)
         if self._rule == "one":

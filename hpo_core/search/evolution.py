@@ -18,7 +18,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from hpo_core.model.arithmetic import as_written
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
@@ -106,7 +105,7 @@ class Parents:
 
     - ``tournament``: the opponent is drawn from the generations that it may come from; where nothing tells the two
       apart the initiator stays. The child's parameters are explored.
-    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials, at least one, goes on
+    - ``truncation``: an initiator among the worst fifth of the members' latest trials, at least one, goes on
       from one of as many best ones, explored; the others go on as they are.
 
     A trial that diverged or was abandoned always loses. Where its opponents are all like it, the fittest trial up to
@@ -116,7 +115,6 @@ class Parents:
         sessions: all trials by number; this reads them, and changes none.
         seed: of the draws of opponents.
         selection: which of the two rules.
-        truncation: share of the members.
         fitness: how fitness by several metrics compares.
         barrier: whether a generation ends before it has children: then these depend on it alone, not on the order in
             which its trials ended, nor on what has ended since.
@@ -128,14 +126,12 @@ class Parents:
         *,
         seed: int,
         selection: Literal["tournament", "truncation"],
-        truncation: float,
         fitness: Literal["priority", "pareto"],
         barrier: bool = False,
     ) -> None:
         self._sessions = sessions
         self._seed = seed
         self._choose = self._tournament if selection == "tournament" else self._truncation
-        self._share = as_written(truncation)
         self._pareto = fitness == "pareto"
         self._compare = by_dominance if self._pareto else by_priority
         self._barrier = barrier
@@ -159,7 +155,6 @@ class Parents:
         self._latest[session.member] = trial
 
     def withdraw(self, trial: int) -> None:
-        """Forget an ended trial that has a fitness; call it before that is taken away."""
         self._good[self._sessions[trial].generation].remove(trial)
 
     def drop_below(self, generation: int) -> list[int]:
@@ -195,7 +190,7 @@ class Parents:
     def _truncation(self, initiator: int, child: int, reach: range) -> Pairing:
         own = self._sessions[initiator]
         members = self._ranked(self._ended[own.generation] if self._barrier else self._latest.values())
-        cut = max(int(len(members) * self._share), min(1, len(members) - 1))
+        cut = max(len(members) // 5, min(1, len(members) - 1))
         best = [number for number in members[: max(1, cut)] if self._sessions[number].fitness is not None]
         place = members.index(initiator) if initiator in members else len(members)
         if own.fitness is not None and (place < len(members) - cut or not best):
@@ -270,13 +265,12 @@ class Explorer:
         for name in self._space.order:
             if not self._space.is_active(name, values):
                 continue
-            parameter = self._space.resolved(name, values)
+            parameter = self._space.parameters[name]
             stream = Stream(self._seed, f"explore/{purpose}{name}", number)
             if name not in parent:
                 values[name] = parameter.draw(stream)
             elif name in self._static:
-                fits = not self._space.is_dependent(name) or parameter.contains(parent[name])
-                values[name] = parent[name] if fits else parameter.draw(stream)
+                values[name] = parent[name]
             elif stream.uniform() < self._resample:
                 values[name] = parameter.draw(stream)
             else:

@@ -93,11 +93,6 @@ class Grid:
                     f"search.grid: {shown(name)} is no parameter of the space; "
                     f"{meant_or_known(name, space.parameters, 'it has')}"
                 )
-        if dependent := [name for name in space.order if space.is_dependent(name)]:
-            raise SpecError(
-                f"search.grid: the range of {dependent[0]!r} depends on another parameter, so it has no fixed points; "
-                "use method: random, or give it numbers as ends."
-            )
         self._values = {
             name: space.parameters[name].grid_values(name, settings.points.get(name)) for name in space.order
         }
@@ -113,11 +108,9 @@ class Grid:
 
     @property
     def points(self) -> list[Params]:
-        """All points, in the order in which they are tried; made for each call."""
         return [self.at(number) for number in range(self.size)]
 
     def at(self, number: int) -> Params:
-        """Point ``number``; parameters that are off are absent."""
         number %= self.size
         if self._listed is not None:
             return dict(self._listed[number])

@@ -68,7 +68,6 @@ class ParetoRung:
         self._candidate: int | None = None
 
     def add(self, trial: int, losses: Any) -> None:
-        """Register a result; None (not finite, or abandoned) ranks last and is never promoted."""
         self.size += 1
         self._known = False
         if losses is None:
@@ -104,7 +103,6 @@ class ParetoRung:
         fronts.insert(feasible, moved)
 
     def withdraw(self, trial: int) -> None:
-        """Rank a result last from now on, for its trial was abandoned; as costly as all results anew."""
         infeasible = self._infeasible
         entries: list[tuple[int, tuple[float, ...] | Infeasible]] = [
             (int(number), tuple(losses.tolist()))
@@ -121,7 +119,6 @@ class ParetoRung:
             self.add(number, None)
 
     def candidate(self) -> int | None:
-        """The best trial among the top ``floor(n / eta)`` that was not promoted, or None."""
         if not self._known:
             self._candidate = next((front.first_free() for front, free in self._quotas() if free), None)
             self._known = True
@@ -155,7 +152,6 @@ class ParetoRung:
         return [trial for front in self._fronts for trial in front.order()] + self._last
 
     def rank(self, trial: int) -> int:
-        """The place of a trial in :meth:`ranking`, from 1."""
         before = 0
         for front in self._fronts:
             if front.index(trial) is not None:
@@ -164,7 +160,6 @@ class ParetoRung:
         return before + self._last.index(trial) + 1
 
     def check(self) -> None:
-        """Assert that places and candidate agree with the ranking; O(n**2)."""
         for front in self._fronts:
             assert front.gone == np.count_nonzero(front.promoted) == len(self._promoted & set(front.trials.tolist()))
             assert front._nearest is None or (front._nearest == front._distances()).all()

@@ -90,7 +90,6 @@ class Tolerance:
         self.begin()
 
     def begin(self) -> None:
-        """A new rung is looked at: its curves and distances replace those of the one before."""
         self._resources: list[int] = []
         self._curves: _Floats = np.empty((0, 0))
         self._distances: _Floats = np.empty(0)

@@ -36,7 +36,6 @@ from hpo_core.model.events import (
     StudyExtended,
     TrialAbandoned,
     TrialCreated,
-    TrialStopped,
 )
 from hpo_core.model.short_text import at_most, meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
@@ -61,7 +60,8 @@ class PbtSearch(SearchSettings):
     steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
     selection: Literal["tournament", "truncation"] = Field(
         default="tournament",
-        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
+        description="tournament: the fitter of two is the parent; truncation: the worst fifth go on from the best "
+        "fifth.",
     )
     reproduction: Literal["eager", "generation", "barrier"] = Field(
         default="eager",
@@ -69,7 +69,6 @@ class PbtSearch(SearchSettings):
         "(the paper): once its generation is full; free workers fill the first one meanwhile. barrier: once its whole "
         "generation has ended.",
     )
-    truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
         default="priority",
         description="With several metrics: the first that differs decides, or dominance (nowhere worse, once better).",
@@ -81,16 +80,9 @@ class PbtSearch(SearchSettings):
         default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
     )
     static: list[str] = Field(default_factory=list, description="Parameters that are never mutated, once drawn.")
-    max_gap: int | None = Field(
-        default=None, ge=1, description="How many generations a member may be ahead of the slowest running one."
-    )
-    stragglers: int | None = Field(
-        default=None, ge=1, description="Running trials this many generations behind the newest are stopped."
-    )
 
     @property
     def max_resource(self) -> int:
-        """Units behind a trial whose ancestors all went on."""
         return self.generations * self.steps_per_generation
 
     @property
@@ -151,7 +143,6 @@ class Pbt(SearchMethod):
             self.sessions,
             seed=seed,
             selection=settings.selection,
-            truncation=settings.truncation,
             fitness=settings.fitness,
             barrier=settings.reproduction == "barrier",
         )
@@ -188,20 +179,21 @@ class Pbt(SearchMethod):
                 has_turn = self._created[generation] + born >= population
                 born = len(heap) if has_turn else 0
             else:
-                ready = sum(self._has_turn(generation, trial) and self._may_initiate(trial) for trial in heap)
+                ready = sum(self._has_turn(generation, trial) for trial in heap)
                 born = min(ready, self._size(generation + 1) - self._created[generation + 1])
             children += born
         return min(most, left, new + children)
 
     def _oldest_to_initiate(self) -> int | None:
-        found = [heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0])]
-        oldest = min(found, default=None)
-        return oldest if oldest is not None and self._may_initiate(oldest) else None
+        found = (heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0]))
+        return min(found, default=None)
 
     def _has_turn(self, generation: int, trial: int) -> bool:
         if self._by_generation:
             return self._created[generation] >= self.settings.population
         if self._created[generation + 1] >= self._size(generation + 1):
+            return False
+        if self.settings.reproduction == "barrier" and self._ended[generation] < self._size(generation):
             return False
         reach = self._reach(generation)
         if self._parents.has_opponents(reach, trial):
@@ -213,16 +205,6 @@ class Pbt(SearchMethod):
 
     def _idle(self) -> Action:
         return WAIT if self.running else DONE
-
-    def _may_initiate(self, trial: int) -> bool:
-        generation = self.sessions[trial].generation
-        if self.settings.reproduction == "barrier" and self._ended[generation] < self._size(generation):
-            return False
-        gap = self.settings.max_gap
-        if gap is None or not self.running:
-            return True
-        oldest = min(self.sessions[number].generation for number in self.running)
-        return generation + 1 - oldest <= gap
 
     def _size(self, generation: int) -> int:
         # Trials of a generation in the end, where each has at most `population`; the last one may be cut.
@@ -260,19 +242,6 @@ class Pbt(SearchMethod):
             self._oldest += 1
         self.ruled_out += self._parents.drop_below(self._oldest + 1 - OPPONENTS_FROM)
 
-    def early_stopping(self) -> list[int]:
-        behind = self.settings.stragglers
-        if behind is None or not self.sessions:
-            return []
-        newest = self.sessions[-1].generation
-        return sorted(number for number in self.running if newest - self.sessions[number].generation >= behind)
-
-    def next_fact(self) -> Event | None:
-        stop = self.early_stopping()
-        if not stop:
-            return None
-        return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
-
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
             session = self.sessions[event.trial]
@@ -283,11 +252,11 @@ class Pbt(SearchMethod):
                 session.fitness = (event.loss,)
             session.violation = event.violation
             self._end(event.trial)
-        elif type(event) is TrialAbandoned or type(event) is TrialStopped:
-            if not self.sessions[event.trial].ended:
-                self._end(event.trial)
-            elif type(event) is TrialAbandoned:
+        elif type(event) is TrialAbandoned:
+            if self.sessions[event.trial].ended:
                 self._withdraw(event.trial)
+            else:
+                self._end(event.trial)
         elif type(event) is JobGranted:
             self.running.add(event.trial)
         elif type(event) is TrialCreated:

@@ -72,7 +72,6 @@ class RecordedSearch(SearchSettings):
 
     @property
     def max_resource(self) -> int:
-        """Units that the longest recorded grant trained to."""
         return max((grant.target for grant in self.study_record.grants), default=1)
 
     def create(self, context: SearchContext) -> Recorded:

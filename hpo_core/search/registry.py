@@ -37,5 +37,4 @@ else:
 
 
 def settings_class(name: Any) -> type[SearchSettings] | None:
-    """The settings of a method by its name; None: there is no such method."""
     return BY_NAME.get(name) if isinstance(name, str) else None

@@ -128,11 +128,9 @@ class LossRung:
         return [trial for _, trial in sorted([(-loss, -trial) for loss, trial in self._top] + self._rest)]
 
     def rank(self, trial: int) -> int:
-        """The place of a trial in :meth:`ranking`, from 1."""
         return self.ranking().index(trial) + 1
 
     def check(self) -> None:
-        """Assert that the heaps agree with a plain sort."""
         top = {(-loss, -trial) for loss, trial in self._top}
         ranked = sorted(top | set(self._rest))
         assert len(ranked) == self.size == len(self._top) + len(self._rest)
@@ -160,7 +158,6 @@ class Ladder:
     Args:
         levels: resource of each rung; with ``endless``, the base alone, and rungs are added as they are needed.
         endless: no maximum resource: levels go on as ``r * eta**k`` (ASHA 3.3, infinite horizon).
-        ceiling: highest rung that promotions may reach now; default: the top.
     """
 
     __slots__ = ("_objectives", "ceiling", "endless", "reduction_factor", "rungs")
@@ -172,23 +169,21 @@ class Ladder:
         *,
         objectives: int = 1,
         endless: bool = False,
-        ceiling: int | None = None,
     ) -> None:
         self.reduction_factor = reduction_factor
         self.endless = endless
-        self.ceiling = len(levels) - 1 if ceiling is None else min(ceiling, len(levels) - 1)
+        self.ceiling = len(levels) - 1
+        """The highest rung that promotions may reach now."""
         self._objectives = objectives
         self.rungs = [make_rung(level, reduction_factor, objectives) for level in levels]
 
     def rung(self, k: int) -> AnyRung:
-        """Rung ``k``; an endless ladder grows up to it."""
         while self.endless and k >= len(self.rungs):
             level = max(self.rungs[-1].level + 1, round(self.rungs[0].level * self.reduction_factor ** len(self.rungs)))
             self.rungs.append(make_rung(level, self.reduction_factor, self._objectives))
         return self.rungs[k]
 
     def level(self, k: int) -> int:
-        """Resource of rung ``k``, whether it is there already or not."""
         if k < len(self.rungs):
             return self.rungs[k].level
         level, base = self.rungs[-1].level, self.rungs[0].level
@@ -197,19 +192,13 @@ class Ladder:
         return level
 
     def sources(self) -> range:
-        """The rungs that trials may leave for the next one, highest first."""
         if not self.endless:
             return range(self.ceiling - 1, -1, -1)
         top = len(self.rungs) - 1
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
     def is_top(self, k: int) -> bool:
-        """True if no rung lies above place ``k``, be it open or not."""
         return not self.endless and k == len(self.rungs) - 1
-
-
-MOST = 2**40
-"""No advice to use more configurations than that."""
 
 
 def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Number) -> int:
@@ -226,37 +215,13 @@ def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Numb
     return highest
 
 
-def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int) -> int | None:
-    """Number of configurations that reach the highest level; None: more than anybody has.
-
-    Args:
-        highest_level: that so many configurations reach.
-        configs: more than these.
-    """
-    enough = max(1, configs)
-    while highest_level(enough) < top:
-        enough *= 2
-        if enough > MOST:
-            return None
-    short = enough // 2
-    while enough - short > 1:
-        middle = (short + enough) // 2
-        if highest_level(middle) < top:
-            short = middle
-        else:
-            enough = middle
-    return enough
-
-
 def too_few(highest_level: Callable[[int], int], top: int, configs: int, reduction_factor: float) -> list[str]:
     """The notice that no trial may be promoted to the maximum resource; empty where the rule promotes one."""
     reached = highest_level(configs)
     if reached >= top:
         return []
-    needed = configs_to_reach(highest_level, top, configs)
-    more = f"at least {needed:,} configurations" if needed else "more configurations"
     return [
         f"By the rule floor(n / {reduction_factor:g}) {configs:,} configurations bring a trial to {reached:,}, and may "
-        f"not bring one to max_resource = {top:,}. Use {more}, a larger min_resource, or a smaller max_resource; or "
-        "extend the study later."
+        f"not bring one to max_resource = {top:,}. Use more configurations, a larger min_resource, or a smaller "
+        "max_resource; or extend the study later."
     ]

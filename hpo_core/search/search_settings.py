@@ -80,7 +80,6 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shared_rungs(self) -> bool:
-        """True if several brackets compete in one system of rungs."""
         return bool(self.entrances)
 
 
@@ -125,7 +124,6 @@ class SearchSettings(Part, ABC):
         """Describe the search to the rest of the program; a new object for each call."""
 
     def summary(self, progress: SearchProgress) -> str:
-        """The search in a few words, for the head of a report."""
         return self.method
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
@@ -230,7 +228,6 @@ class HalvingSettings(SearchSettings):
 
     @property
     def eta(self) -> Number:
-        """The reduction factor as the rules compute with it: exactly as it was written."""
         return as_written(self.reduction_factor)
 
     def levels(self) -> list[int]:

@@ -7,9 +7,10 @@ While a bracket waits at that barrier, the next one begins on the free workers.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,7 +41,44 @@ from hpo_core.search.search_settings import (
 )
 
 
-class ShaSearch(HalvingSettings):
+class SynchronousSettings(HalvingSettings):
+    """Settings of a search whose rungs wait for their last result."""
+
+    if TYPE_CHECKING:
+        max_resource: int
+        rounds: int
+
+    @abstractmethod
+    def plan(self) -> list[tuple[int, list[int]]]:
+        """(configurations, levels) of the brackets of one round."""
+
+    def create(self, context: SearchContext) -> Halving:
+        return Halving(self.plan(), self.sampled(), self.eta, context.objectives)
+
+    def outline(self) -> Outline:
+        return Outline(
+            max_resource=self.max_resource,
+            reduction_factor=self.reduction_factor,
+            several_brackets=len(self.plan()) * self.rounds > 1,
+            barriers=True,
+        )
+
+    def summary(self, progress: SearchProgress) -> str:
+        return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
+
+    def sampled(self) -> int:
+        return self.rounds * sum(size for size, _ in self.plan())
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        super().check_sizes(space)
+        planned = sum(len(levels) for _, levels in self.plan())
+        most = limits.PLANNED_RUNGS // planned
+        at_most("search.rounds", self.rounds, most, f"rounds of {planned:,} rungs each; lower it")
+        words = f"in {self.rounds:,} rounds of {len(self.plan())} brackets; raise min_resource, or lower the others"
+        at_most("search: configurations", self.sampled(), limits.CONFIGS, words)
+
+
+class ShaSearch(SynchronousSettings):
     """Synchronous successive halving with barriers (Jamieson & Talwalkar 2016; ASHA Algorithm 1).
 
     While a bracket waits at a barrier, the next round begins on the free workers (Falkner et al. 2018).
@@ -55,29 +93,8 @@ class ShaSearch(HalvingSettings):
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
     rounds: int = Field(default=1, ge=1, le=100_000, description="How many brackets of that size.")
 
-    def create(self, context: SearchContext) -> Halving:
-        plan = [(self.configs, self.levels())]
-        return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
-
-    def outline(self) -> Outline:
-        return Outline(
-            max_resource=self.max_resource,
-            reduction_factor=self.reduction_factor,
-            several_brackets=self.rounds > 1,
-            barriers=True,
-        )
-
-    def summary(self, progress: SearchProgress) -> str:
-        return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
-
-    def sampled(self) -> int:
-        return self.configs * self.rounds
-
-    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
-        super().check_sizes(space)
-        rounds, planned = self.rounds, len(self.levels())
-        at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
-        at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
+    def plan(self) -> list[tuple[int, list[int]]]:
+        return [(self.configs, self.levels())]
 
     def check_reach(self) -> None:
         levels = self.levels()

@@ -19,7 +19,6 @@ __all__ = ["StudySpec", "load_spec"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'hpo_core.spec' has no attribute {name!r}")
     module = import_module(f"hpo_core.spec.{'study_file' if name == 'load_spec' else 'study_spec'}")

@@ -16,12 +16,10 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"
 
 
 def create_method(spec: StudySpec) -> SearchMethod:
-    """The search method of a study, before its first event."""
     return spec.search.create(_search_context(spec))
 
 
 def create_sampler(spec: StudySpec) -> Sampler:
-    """The sampler of a study; after the proposals of a warm start, where it has some."""
     configurations = spec.search.configurations(_search_context(spec))
     if configurations is not None:
         return ListedSampler(configurations, spec.search_space(), spec.seed)

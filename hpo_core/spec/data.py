@@ -22,7 +22,6 @@ _WILDCARDS = frozenset("*?[")
 
 
 def is_manifest(pattern: str) -> bool:
-    """True if ``partitions`` is the path of a manifest, and no pattern."""
     return pattern.endswith(MANIFEST_SUFFIX) and not _WILDCARDS & set(pattern)
 
 
@@ -114,24 +113,20 @@ class DataSpec(Part):
 
     @property
     def is_resolved(self) -> bool:
-        """True if both are lists; what a journal holds always is."""
         return not isinstance(self.partitions, str) and not isinstance(self.validation, str)
 
     @property
     def files(self) -> tuple[PartitionFile, ...]:
-        """The partitions that are trained on, in the order of their numbers."""
         assert not isinstance(self.partitions, str), "hpo_core.partitioning.with_partitions comes first"
         return tuple(self.partitions)
 
     @property
     def validation_files(self) -> tuple[PartitionFile, ...]:
-        """Partitions that models are evaluated on; their numbers come after those of training."""
         assert not isinstance(self.validation, str), "hpo_core.partitioning.with_partitions comes first"
         return tuple(self.validation or ())
 
     @property
     def all_files(self) -> tuple[PartitionFile, ...]:
-        """All partitions in the order of their numbers: those trained on, then those of validation."""
         return (*self.files, *self.validation_files)
 
     def beside(self, folder: Path) -> Self:

@@ -7,131 +7,64 @@ from typing import Any, NamedTuple
 
 from hpo_core.model.errors import SpecError
 
-_WITH_ALL = "2026-11-28"
-_SINCE_THEN = "2026-11-29"
+OTHER_VERSION = "read this study with the version that wrote it"
+"""End of each refusal of a recorded study."""
 
 
 class GoneSetting(NamedTuple):
-    """A setting that is gone, or some values of it."""
+    """A setting that is gone."""
 
-    place: tuple[str, ...]
-    """``*``: any name."""
-    read: tuple[Any, ...]
+    place: str
+    """With ``*`` for any name."""
+    instead: str
+    """Cure for a study file that sets it."""
+    read: tuple[Any, ...] = ()
     """Recorded values with which a study is read; empty: with any."""
-    now: str
-    """End of the sentence `this version ...`."""
-    instead: str = ""
-    """Cure for a study file that sets it; empty: the setting stays, without the other values."""
-    only: tuple[str, str] | None = None
-    """Setting beside it, and the value of it that the setting belonged to; None: any."""
-    until: str = _WITH_ALL
-    """The last development version that had it."""
+    search: str = ""
+    """Search method that it belonged to; empty: any, or it is no setting of a search."""
 
 
+_SEEDS = "loop over seeds in the training function and report their mean"
 GONE = (
+    GoneSetting("repeats", _SEEDS, (1,)),
+    GoneSetting("search.repeats", _SEEDS, (1,), "grid"),
+    GoneSetting("search.random", "give the parameter points, or use method: random", ([],), "grid"),
+    GoneSetting("search.order", "points are tried in the order of the space", ("product",), "grid"),
+    GoneSetting("search.configs", "give fewer points, or stop: {total_resource: N}", (None,), "grid"),
+    GoneSetting("search.keep_last", "checkpoints that nothing can load are removed", (False,), "pbt"),
+    GoneSetting("search.opponents", "opponents come from the last two generations", ("past",), "pbt"),
+    GoneSetting("search.opponents_from", "opponents come from the last two generations", (2,), "pbt"),
+    GoneSetting("search.bounds", "narrow the range in the space", ({},), "pbt"),
+    GoneSetting("search.truncation", "the worst fifth go on from the best fifth", (0.2,), "pbt"),
+    GoneSetting("search.max_gap", "with reproduction: barrier no member is ahead", (None,), "pbt"),
+    GoneSetting("search.stragglers", "end a late trial with hpo abandon", (None,), "pbt"),
+    GoneSetting("search.percentile", "the tolerance is the paper's 90th percentile", (90,), "pasha"),
     GoneSetting(
-        ("repeats",), (1,), "has 1 alone", "loop over seeds in the training function and report their mean",
-        until="2026-11-27",
+        "search.early_stopping_rate", "min_resource times reduction_factor says as much", (0,), "sha"
     ),
+    GoneSetting("search.study_record.further", "begin a study with a larger max_resource", ([],)),
+    GoneSetting("space.*.default", "name the configuration in start_with"),
+    GoneSetting("space.*.static", "list the parameter in search.static (pbt)"),
+    GoneSetting("space.*.weights", "all choices are drawn alike", (None,)),
+    GoneSetting("scaling.most", "name the sizes in scaling.speedups", (None,)),
+    GoneSetting("scaling.efficiency", "a size has to reach 75 % of linear", (0.75,)),
     GoneSetting(
-        ("search", "repeats"), (1,), "has 1 alone",
-        "loop over seeds in the training function, or set configs where parameters are drawn", ("method", "grid"),
+        "training.max_lost", "give training: {retries: {lost: N}} instead, after which the study halts", (3,)
     ),
-    GoneSetting(
-        ("search", "keep_last"), (False,), "has False alone", "checkpoints that nothing can load are removed",
-        ("method", "pbt"),
-    ),
-    GoneSetting(
-        ("search", "opponents_from"), (2,), "has 2 alone", "opponents come from the last two generations",
-        ("method", "pbt"),
-    ),
-    GoneSetting(
-        ("search", "study_record", "further"), ([],), "trains no trial beyond the search",
-        "begin a study with a larger max_resource",
-    ),
-    GoneSetting(
-        ("search", "bounds"), ({},), "has none", "narrow the range in the space", ("method", "pbt"),
-    ),
-    GoneSetting(
-        ("search", "percentile"), (90,), "has 90 alone", "the tolerance is the paper's 90th percentile",
-        ("method", "pasha"),
-    ),
-    GoneSetting(
-        ("search", "early_stopping_rate"), (0,), "has 0 alone", "min_resource times reduction_factor says as much",
-        ("method", "sha"),
-    ),
-    GoneSetting(("training", "grace"), (), "has 5 s", "a process has 5 s between SIGTERM and SIGKILL"),
-    GoneSetting(("warm_start", "decay"), (), "has 0.5", "a sampler is shown half of the newest study's results"),
-    GoneSetting(
-        ("warm_start", "first"), (), "has 3", "the three best are tried first; name others in start_with",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("space", "*", "default"), (), "has none", "name the configuration in start_with", until=_SINCE_THEN
-    ),
-    GoneSetting(
-        ("space", "*", "static"), (), "has it elsewhere", "list the parameter in search.static (pbt)",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("space", "*", "weights"), (None,), "draws all choices alike", "all choices are drawn alike",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("search", "random"), ([],), "draws no parameter of a grid", "give it points, or use method: random",
-        ("method", "grid"), _SINCE_THEN,
-    ),
-    GoneSetting(
-        ("search", "order"), ("product",), "has one order", "points are tried in the order of the space",
-        ("method", "grid"), _SINCE_THEN,
-    ),
-    GoneSetting(
-        ("search", "configs"), (None,), "trains the whole grid", "give fewer points, or stop: {total_resource: N}",
-        ("method", "grid"), _SINCE_THEN,
-    ),
-    GoneSetting(
-        ("search", "opponents"), ("past",), "has past alone", "opponents come from the last two generations",
-        ("method", "pbt"), _SINCE_THEN,
-    ),
-    GoneSetting(
-        ("scaling", "most"), (None,), "has no such limit", "name the sizes in scaling.speedups", until=_SINCE_THEN
-    ),
-    GoneSetting(
-        ("training", "max_lost"), (3,), "has 3, or no such limit where training.retries.lost is given",
-        "give training: {retries: {lost: N}} instead, after which the study halts", until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("stop", "running"), ("finish",), "lets running jobs finish",
-        "running jobs finish; interrupt the study to end them", until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("packing", "look_ahead"), (), "has one job for each device, or eight",
-        "one job for each device is granted ahead, or eight where the search waits for no result", until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("packing", "demand", "unit_seconds"), (), "measures it", "it is measured", until=_SINCE_THEN
-    ),
-    GoneSetting(
-        ("share", "slots"), (), "has as many as the largest cluster", "the pool has as many slots as the largest of "
-        "its studies' clusters", until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("share", "preempt"), (), "ends no job for a share", "slots change hands as jobs end, so at rungs",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("cluster", "interface"), (), "takes Dask's", "set jobqueue.slurm.interface in Dask's configuration",
-        until=_SINCE_THEN,
-    ),
-    GoneSetting(
-        ("cluster", "devices"), (), "takes the visible GPUs", "set CUDA_VISIBLE_DEVICES", until=_SINCE_THEN
-    ),
-    GoneSetting(("journal",), (), "tries for 60 s", "a journal that cannot be reached is tried again for 60 s"),
-    GoneSetting(("data", "scheduler"), ("remaining", "randomized"), "has no such policy"),
-    GoneSetting(
-        ("tracking", "optuna"), (), "copies no study while it runs",
-        "make a copy with hpo_core.load(NAME).study.to_optuna(URL)",
-    ),
+    GoneSetting("training.grace", "a process has 5 s between SIGTERM and SIGKILL"),
+    GoneSetting("stop.running", "running jobs finish; interrupt the study to end them", ("finish",)),
+    GoneSetting("warm_start.decay", "a sampler is shown half of the newest study's results"),
+    GoneSetting("warm_start.first", "the three best are tried first; name others in start_with"),
+    GoneSetting("packing.look_ahead", "one job for each device is granted ahead"),
+    GoneSetting("packing.demand.unit_seconds", "it is measured"),
+    GoneSetting("share.slots", "the pool has as many slots as the largest of its studies' clusters"),
+    GoneSetting("share.preempt", "slots change hands as jobs end, so at rungs"),
+    GoneSetting("cluster.interface", "set jobqueue.slurm.interface in Dask's configuration"),
+    GoneSetting("cluster.prologue", "set jobqueue.slurm.job-script-prologue in Dask's configuration"),
+    GoneSetting("cluster.wait", "a study waits as long as Slurm's queue takes"),
+    GoneSetting("cluster.devices", "set CUDA_VISIBLE_DEVICES"),
+    GoneSetting("journal", "a journal that cannot be reached is tried again for 60 s"),
+    GoneSetting("tracking.optuna", "make a copy with hpo_core.load(NAME).study.to_optuna(URL)"),
 )  # fmt: skip
 
 
@@ -149,13 +82,9 @@ def words_of_gone(place: tuple[Any, ...], loc: tuple[Any, ...]) -> str | None:
     Args:
         loc: the place with the methods and kinds on the way.
     """
-    of_kind = (gone for gone in GONE if gone.instead and (gone.only is None or gone.only[1] in loc))
-    found = next((gone for gone in of_kind if _matches(gone.place, place)), None)
-    return None if found is None else f"is no setting any more: {found.instead}. Drop it"
-
-
-def _matches(place: tuple[str, ...], other: tuple[Any, ...]) -> bool:
-    return len(place) == len(other) and all(one in ("*", part) for one, part in zip(place, other, strict=True))
+    names = [("*" if place[0] == "space" and at == 1 else str(part)) for at, part in enumerate(place)]
+    found = (gone for gone in GONE if gone.place == ".".join(names) and (not gone.search or gone.search in loc))
+    return next((f"is no setting any more: {gone.instead}. Drop it" for gone in found), None)
 
 
 def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +95,7 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = dict(recorded)
     for gone in GONE:
-        found = _without(found, gone, gone.place)
+        found = _without(found, gone, gone.place.split("."))
     tracking = found.get("tracking")
     if isinstance(tracking, Mapping) and tracking.get("mlflow") != "off":  # it may name a server
         found["tracking"] = {**tracking, "mlflow": None}
@@ -174,7 +103,7 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("data") is not None and isinstance(training, Mapping) and training.get("gang", 1) != 1:
         raise SpecError(
             f"journal: training.gang = {training['gang']!r}, and data: this version trains each model that hops on one "
-            f"worker; read this study with the last one that did otherwise, the development version of {_WITH_ALL}."
+            f"worker; {OTHER_VERSION}."
         )
     for other in ("packing", "data"):
         if found.get("share") is not None and found.get(other) is not None:
@@ -185,17 +114,16 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _without(section: Any, gone: GoneSetting, place: tuple[str, ...]) -> Any:
+def _without(section: Any, gone: GoneSetting, place: list[str]) -> Any:
     name, *rest = place
     if not isinstance(section, Mapping):
         return section
     if rest:
-        return {key: _without(one, gone, tuple(rest)) if name in ("*", key) else one for key, one in section.items()}
-    if name not in section or (gone.only is not None and section.get(gone.only[0]) != gone.only[1]):
+        return {key: _without(one, gone, rest) if name in ("*", key) else one for key, one in section.items()}
+    if name not in section or gone.search not in ("", section.get("method")):
         return section
     if gone.read and section[name] not in gone.read:
         raise SpecError(
-            f"journal: {'.'.join(gone.place)} = {section[name]!r}: this version {gone.now}; read this study with "
-            f"the last one that did otherwise, the development version of {gone.until}."
+            f"journal: {gone.place} = {section[name]!r}: is no setting any more ({gone.instead}); {OTHER_VERSION}."
         )
-    return {key: one for key, one in section.items() if key != name} if gone.instead else section
+    return {key: one for key, one in section.items() if key != name}

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.spec.sent_functions import names_value
@@ -32,8 +32,6 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-UNKNOWN = ast.Pass()
-"""Stands for a value that the source does not say."""
 _DYNAMIC = frozenset({"globals", "locals", "vars", "exec", "__path__"})
 """Names in modules that may have what is nowhere in their text; the attribute ``modules`` (of ``sys``) is another."""
 
@@ -46,18 +44,17 @@ class ModuleSource:
         self.file = spec.origin or spec.name
         self.package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
         self.bindings: dict[str, list[ast.AST]] = {}
-        """By name: the statements, or the values, that it is bound by."""
+        """By name: the nodes that bind it."""
         self.stars: list[str] = []
         """Modules of ``from module import *``."""
         self._tree = syntax_tree(text, self.file)
-        self._read(self._tree.body)
+        self._read(self._tree)
 
     def may_have(self, name: str) -> bool:
         """True if the module may have this name without a statement of its own that binds it."""
         return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
 
     def is_global(self, name: str) -> bool:
-        """True if a function of the module declares the name ``global``."""
         return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
 
     def is_dynamic(self) -> bool:
@@ -74,54 +71,26 @@ class ModuleSource:
     def _bind(self, name: str, node: ast.AST) -> None:
         self.bindings.setdefault(name, []).append(node)
 
-    def _read(self, body: Sequence[ast.AST]) -> None:
-        for node in body:
+    def _read(self, parent: ast.AST) -> None:
+        for node in ast.iter_child_nodes(parent):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     self._bind(name, node)
                 case ast.ImportFrom(names=[ast.alias(name="*")]):
                     self.stars.append(self.imported_from(node))
-                case ast.Import(names=names):
+                case ast.Import(names=names) | ast.ImportFrom(names=names):
                     for alias in names:
                         self._bind(alias.asname or alias.name.partition(".")[0], node)
-                case ast.ImportFrom(names=names):
-                    for alias in names:
-                        self._bind(alias.asname or alias.name, node)
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        self._assign(target, value)
-                    self._read([value])
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    self._assign(target, value)
-                    self._read([value])
-                case ast.AnnAssign():
+                case ast.Name(id=name, ctx=ast.Store()):
+                    self._bind(name, node)
+                case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                    pass  # names of their own
+                case ast.AnnAssign(value=None):
                     pass  # a type alone
-                case ast.AugAssign(target=target, value=value):
-                    self._assign(target, value, whole=False)
-                    self._read([value])
                 case _:
-                    self._read_inside(node)
-
-    def _read_inside(self, node: ast.AST) -> None:
-        for target in (getattr(node, "target", None), getattr(node, "optional_vars", None)):
-            if isinstance(target, ast.expr):
-                self._assign(target, getattr(node, "value", None), whole=isinstance(node, ast.NamedExpr))
-        if isinstance(name := getattr(node, "name", getattr(node, "rest", None)), str):
-            self._bind(name, node)  # an exception, or part of a pattern
-        if not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            self._read(list(ast.iter_child_nodes(node)))
-
-    def _assign(self, target: ast.expr, value: ast.expr | None, *, whole: bool = True) -> None:
-        if isinstance(target, ast.Name):
-            self._bind(target.id, value if whole and value is not None else UNKNOWN)
-        elif isinstance(target, ast.Starred):
-            self._assign(target.value, None, whole=False)
-        elif isinstance(target, ast.Tuple | ast.List):
-            pairs: list[Any] = [None] * len(target.elts)
-            if whole and isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                pairs = value.elts
-            for one, given in zip(target.elts, pairs, strict=True):
-                self._assign(one, given, whole=given is not None)
+                    if isinstance(part := getattr(node, "name", getattr(node, "rest", None)), str):
+                        self._bind(part, node)  # an exception, or part of a pattern
+                    self._read(node)
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:

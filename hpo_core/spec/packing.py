@@ -150,25 +150,18 @@ class PackingSpec(Part):
         return memory
 
     def ratio(self, architecture: str) -> float:
-        """The oversubscription ratio of an architecture, at first where it is not stated."""
         return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
 
     def finds_ratio(self, architecture: str) -> bool:
-        """True if the study finds the ratio by itself."""
         return not {architecture, DEFAULT} & self.oversubscribe.keys()
 
     def memory_limit(self, architecture: str) -> int | None:
-        """Bytes of one device that jobs may use together; None: whatever is free."""
         given = self.memory.get(architecture, self.memory.get(DEFAULT))
         return None if given is None else _bytes(given, "packing.memory")
 
 
 def _bytes(given: str | int, where: str) -> int:
-    """Bytes of an amount.
-
-    Raises:
-        ValueError: it is none.
-    """
+    # Bytes of an amount.
     try:
         return int(amount(given, where=where))
     except SpecError as error:
@@ -191,23 +184,3 @@ def check_deciding(spec: StudySpec) -> None:
         deciding_parameters(spec.search_space(), spec.constants, spec.packing.by)
     except SpecError as error:
         raise ValueError(str(error)) from None
-
-
-def refuse_recorded_expressions(packing: Any) -> None:
-    """Refuse a recorded need that was an expression of parameters.
-
-    Raises:
-        SpecError: this version has no expressions.
-    """
-    if not isinstance(packing, dict):
-        return
-    for part in ("demand", "memory"):
-        for name, given in (packing.get(part) or {}).items():
-            if given is not None and name != "function":
-                try:
-                    amount(given, where=f"packing.{part}.{name}")
-                except SpecError:
-                    raise SpecError(
-                        f"journal: packing.{part}.{name} = {given!r}: this version has no expressions; read this "
-                        "study with the last one that had them, the development version of 2026-11-28."
-                    ) from None

@@ -58,11 +58,7 @@ class SamplerSpec(Part):
 
 
 def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of an Optuna sampler that would fill the memory.
-
-    Raises:
-        ValueError: argument, value, limit and cure.
-    """
+    # Refuse arguments of an Optuna sampler that would fill the memory.
     for argument, most in limits.SAMPLER_ARGUMENTS.items():
         value = arguments.get(argument)
         if isinstance(value, int | float):
@@ -123,7 +119,6 @@ class TrainingSpec(Part):
     )
 
     def allowed(self, outcome: Outcome) -> int:
-        """Number of failures of this kind that one target may have before the trial is abandoned."""
         return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
 
     @property
@@ -291,6 +286,8 @@ class TrackingSpec(Part):
 
 
 MOST_RANKS = 1024
+EFFICIENCY = 0.75
+"""A gang of g ranks trains at least so many times g as fast as one; larger ones are not used."""
 
 
 class ScalingSpec(Part):
@@ -299,12 +296,6 @@ class ScalingSpec(Part):
     Without ``speedups`` they follow from times that the study itself measures.
     """
 
-    efficiency: float = Field(
-        default=0.75,
-        gt=0,
-        le=1,
-        description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
-    )
     speedups: dict[int, float] = Field(
         default_factory=dict,
         description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used, "
@@ -321,10 +312,10 @@ class ScalingSpec(Part):
                     f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
                     "rank"
                 )
-        if self.speedups and all(gain < self.efficiency * ranks for ranks, gain in self.speedups.items()):
+        if self.speedups and all(gain < EFFICIENCY * ranks for ranks, gain in self.speedups.items()):
             raise ValueError(
-                f"speedups: no size reaches efficiency = {self.efficiency}, so no trial could ever grow; lower "
-                "efficiency, or set training.gang to 1"
+                f"speedups: no size reaches {EFFICIENCY:.0%} of linear, so no trial could ever grow; set training.gang "
+                "to 1"
             )
         return self
 
@@ -372,13 +363,11 @@ class ClusterSettings(Part):
 
     @property
     def size(self) -> int | None:
-        """Workers with one slot each that the study asks for at most; None: as many as there are."""
         workers = getattr(self, "workers", None)
         return workers.max if isinstance(workers, WorkerRange) else workers
 
     @property
     def scales(self) -> WorkerRange | None:
-        """Between which numbers of workers the cluster follows what the study can use; None: it does not."""
         workers = getattr(self, "workers", None)
         return workers if isinstance(workers, WorkerRange) else None
 
@@ -396,7 +385,6 @@ class ClusterSettings(Part):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"Dask workers ({self.kind})"
 
     @property
@@ -409,7 +397,6 @@ class ClusterSettings(Part):
 
     @property
     def named(self) -> str:
-        """The setting that says where jobs train, for messages."""
         return f"cluster.kind = {self.kind!r}"
 
 
@@ -427,12 +414,10 @@ class LocalClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"{self.workers} local Dask worker{'' if self.workers == 1 else 's'}"
 
     @property
     def permission(self) -> None:
-        """None: it stays on the machine of the study."""
         return None
 
 
@@ -458,17 +443,14 @@ class AddressClusterSpec(ClusterSettings):
 
     @property
     def title(self) -> str:
-        """Line that a person reads at the start of a study."""
         return f"Dask cluster {self.address}"
 
     @property
     def permission(self) -> str:
-        """The address: whoever answers there is sent code."""
         return self.address
 
     @property
     def named(self) -> str:
-        """The setting that says where jobs train, for messages."""
         return f"cluster.address = {self.address!r}"
 
 
@@ -477,7 +459,7 @@ class SlurmClusterSpec(ClusterSettings):
 
     The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
     its walltime too, is submitted anew. Dask's configuration has ``jobqueue.slurm.interface``, the network interface
-    between nodes, such as ib0.
+    between nodes, such as ib0, and ``jobqueue.slurm.job-script-prologue``, shell lines before a worker starts.
     """
 
     kind: Literal["slurm"] = "slurm"
@@ -498,10 +480,6 @@ class SlurmClusterSpec(ClusterSettings):
     directives: list[str] = Field(
         default_factory=list,
         description="Further #SBATCH lines: --partition=gpu, --gres=gpu:1, --account=lab.",
-    )
-    prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
-    wait: float = Field(
-        default=3600.0, gt=0, description="Seconds to wait for the first worker: the queue decides when it comes."
     )
 
     def cores_each(self, machine: int) -> int:
@@ -529,7 +507,6 @@ class LocalCudaClusterSpec(ClusterSettings):
 
     @property
     def permission(self) -> None:
-        """None: it stays on the machine of the study."""
         return None
 
 

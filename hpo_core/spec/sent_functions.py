@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import io
 import pickle
 import pickletools
 import re
@@ -72,12 +71,10 @@ else:
 
 
 def folders_of(names: Sequence[str]) -> list[str]:
-    """Folders that functions, which settings of this process were given, are imported from."""
     return list(dict.fromkeys(folder for name in names for folder in _roots.get(name, ())))
 
 
 def given(name: str) -> Sent | None:
-    """The function that a setting of this process was given under this name."""
     return _given.get(name)
 
 
@@ -108,7 +105,7 @@ def pickled(function: Callable[..., Any]) -> Sent:
     if _is_made(module):  # nobody else can import it
         cloudpickle.register_pickle_by_value(module)
     try:
-        content = _PYTHON + _dumps(function)
+        content = _PYTHON + cloudpickle.dumps(function)
     except Exception as error:  # whatever the __reduce__ of an object raises
         raise SpecError(
             f"{called}() cannot be sent to the workers: {type(error).__name__}: {error}. Make what it reads inside the "
@@ -130,25 +127,6 @@ def names_in(content: bytes) -> list[str]:
     return sorted(text for text in texts if all(map(str.isidentifier, text.split("."))))
 
 
-def _dumps(value: Any) -> bytes:
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, functools._lru_cache_wrapper) and must_be_sent(obj.__wrapped__):
-                return _cached, (obj.__wrapped__, obj.cache_parameters())
-            return super().reducer_override(obj)
-
-    with io.BytesIO() as file:
-        Pickler(file).dump(value)
-        return file.getvalue()
-
-
-def _cached(function: Callable[..., Any], settings: dict[str, Any]) -> Callable[..., Any]:
-    found: Callable[..., Any] = functools.lru_cache(**settings)(function)
-    return found
-
-
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}\n".encode()
 """First line of a pickled function: byte code is of one version."""
 _INSTALLED = frozenset(
@@ -167,26 +145,22 @@ def _folders(modules: Sequence[str]) -> list[str]:
 
 
 def called_name(function: Callable[..., Any]) -> str:
-    """Name of what is called for people: of a function, of that in a ``partial``, or of the class of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def digest_of(name: str | None) -> str | None:
-    """SHA-256 of a function that was sent by value, from its name; None for one that is imported."""
     found = _NAME.fullmatch(name or "")
     return found and found[1]
 
 
 def plain_name(name: str | None) -> str:
-    """Name of a function without the digest of its pickle; empty: none."""
     found = _NAME.fullmatch(name or "")
     return name or "" if found is None else f"by_value:{found[2]}"
 
 
 def names_value(name: str | None) -> bool:
-    """True if a setting names a function by value, or tries to."""
     return (name or "").partition(":")[0].partition(".")[0] == "by_value"
 
 

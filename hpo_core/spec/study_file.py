@@ -88,7 +88,6 @@ _SWITCHES = frozenset({"packing", "share"})
 
 
 def settings_of(method: Any) -> set[str]:
-    """Names of a search method's settings; none where the method is unknown."""
     known = settings_class(method)
     return set() if known is None else set(known.model_fields)
 
@@ -140,11 +139,7 @@ def read_configurations(text: str) -> list[Any]:
 
 
 def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
-    """A file's data and the line of each place.
-
-    Raises:
-        SpecError: the file is absent or no YAML.
-    """
+    # A file's data and the line of each place.
     try:
         return read_yaml(read_text(path))
     except FileNotFoundError:
@@ -191,18 +186,19 @@ def read_text(path: Path, what: str = "a study's YAML file", most: int = limits.
     return content.decode()
 
 
-def read_yaml(text: str, depth: int = limits.DEPTH) -> tuple[Any, dict[tuple[Any, ...], int]]:
+def read_yaml(text: str) -> tuple[Any, dict[tuple[Any, ...], int]]:
     """(data, line of each place) of one YAML document of a bounded size.
 
     Raises:
         yaml.YAMLError: it is none, is too large or too deep, or holds a key twice; names the line.
     """
     loader = _Loader(text)
-    loader.most_levels = depth
     try:
         node = loader.get_single_node()
         lines = _lines(node)
         return (None if node is None else loader.construct_document(node)), lines
+    except RecursionError:
+        raise yaml.YAMLError(f"line {loader.line + 1}: nested deeper than {limits.DEPTH} levels") from None
     except (ValueError, OverflowError, TypeError) as error:  # %YAML 1.99999..., "\UFFFFFFFF", a list as a key
         raise yaml.YAMLError(f"line {loader.line + 1}: {error}") from None
     finally:
@@ -214,7 +210,7 @@ def read_scalar(text: str) -> Any:
     if not text or len(text) > limits.TEXT:  # too long, and refused as such
         return text
     try:
-        value, _ = read_yaml(text, depth=0)
+        value, _ = read_yaml(text)
     except yaml.YAMLError:
         return text
     if isinstance(value, str) and text[0] not in "'\"":
@@ -223,25 +219,7 @@ def read_scalar(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML with the words and numbers of YAML 1.2; ``yes``, ``1:2``, ``016``, ``1_000`` and dates are texts.
-
-    It ends where the document is too deep or too large, before it was read to its end.
-    """
-
-    most_levels = limits.DEPTH
-    _level = 0
-    _nodes = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._level += 1
-        self._nodes += 1
-        if self._level > self.most_levels + 1:
-            raise yaml.YAMLError(f"line {self.line + 1}: nested deeper than {self.most_levels} levels")
-        if self._nodes > 2 * limits.VALUES:  # keys are nodes as well
-            raise yaml.YAMLError(f"line {self.line + 1}: more than {limits.VALUES:,} values, the most there may be")
-        found = super().compose_node(parent, index)
-        self._level -= 1
-        return found
+    """Safe YAML with the words and numbers of YAML 1.2; ``yes``, ``1:2``, ``016``, ``1_000`` and dates are texts."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

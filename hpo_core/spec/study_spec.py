@@ -19,8 +19,8 @@ from hpo_core.samplers.registry import EXHAUSTIVE, check_objectives, check_popul
 from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
-from hpo_core.spec.gone_settings import without_gone
-from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing, refuse_recorded_expressions
+from hpo_core.spec.gone_settings import OTHER_VERSION, without_gone
+from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
@@ -181,12 +181,10 @@ class StudySpec(Part):
 
     @property
     def hops(self) -> bool:
-        """True if models hop between partitions of the data that lie on the workers."""
         return self.data is not None
 
     @property
     def partitioned(self) -> DataSpec:
-        """The data whose partitions models hop over; for what runs only where they do."""
         assert self.data is not None
         return self.data
 
@@ -203,7 +201,6 @@ class StudySpec(Part):
 
     @property
     def partition_folder(self) -> str:
-        """Folder of the partitions on the workers; empty: each has its own, or there are none."""
         return self.data.folder or "" if self.data is not None else ""
 
     @property
@@ -221,7 +218,6 @@ class StudySpec(Part):
 
     @property
     def uses_mps(self) -> bool:
-        """True if jobs share GPUs through NVIDIA's Multi-Process Service where it is there."""
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
@@ -231,7 +227,6 @@ class StudySpec(Part):
 
     @property
     def shares(self) -> bool:
-        """True if its slots belong to a pool that other studies use as well."""
         return self.share is not None
 
     @property
@@ -250,32 +245,22 @@ class StudySpec(Part):
 
     @property
     def pool_name(self) -> str:
-        """Name of the pool of shared slots for people: its own, or the place of the cluster; empty: no pool."""
         return "" if self.share is None else self.share.pool or self.cluster.place
 
     @property
-    def grows(self) -> bool:
-        """True if trials get more slots where few of them are left."""
-        return self.training.gang == "auto"
-
-    @property
     def job_slots(self) -> int | None:
-        """Slots of a job; None: the study decides for each."""
         return None if self.training.gang == "auto" else self.training.gang
 
     @property
     def least_ranks(self) -> int:
-        """Ranks without which no job can begin."""
         return 1 if self.training.gang == "auto" else self.training.gang
 
     @property
     def measures_speedups(self) -> bool:
-        """True if the speed-ups by which trials grow are measured."""
         return self.job_slots is None and not self.scaling.speedups
 
     @property
     def gangs(self) -> bool:
-        """True if a trial may train on several slots at once."""
         return self.training.gang != 1
 
     @property
@@ -285,17 +270,14 @@ class StudySpec(Part):
 
     @property
     def room_word(self) -> str:
-        """Word for what a job takes of the cluster: a slot, a share of a device, or one worker after the other."""
         return "worker" if self.hops else "device" if self.packs else "slot"
 
     @property
     def unit_word(self) -> str:
-        """Unit of training for people: an epoch where models hop."""
         return "epoch" if self.hops else "unit"
 
     @property
     def functions(self) -> dict[str, str]:
-        """Functions that are imported for it, as package.module:function, by the setting that names them."""
         named = {
             "objective": self.objective,
             "build": self.build,
@@ -306,32 +288,26 @@ class StudySpec(Part):
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:
-        """All metrics that are optimized, the first one first."""
         return tuple(self.metrics) or (self.metric,)
 
     @property
     def any_metric(self) -> bool:
-        """True if a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
         return self.search.accepts_any_metric()
 
     @property
     def partitions(self) -> tuple[PartitionFile, ...]:
-        """All partitions that models hop over, those of validation last; empty where they do not hop."""
         return () if self.data is None else self.data.all_files
 
     @property
     def trained_partitions(self) -> int:
-        """Number of partitions that are trained on, the first ones."""
         return 0 if self.data is None else len(self.data.files)
 
     @property
     def checkpoint_base(self) -> str:
-        """Folder of the checkpoints, relative to the study's, or a URL."""
         place = self.checkpoints.folder
         return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 
     def training_seed(self, trial: int) -> int:
-        """Seed of a trial's training, the same for each attempt, and for a rerun of it."""
         return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
@@ -339,12 +315,10 @@ class StudySpec(Part):
 
     @property
     def packing_settings(self) -> PackingSpec:
-        """Settings for jobs that share devices; the defaults where each job has a slot of its own."""
         return self.packing or PackingSpec()
 
     @property
     def deciding(self) -> tuple[str, ...]:
-        """Names of the parameters and constants that tell jobs with different needs apart."""
         return deciding_parameters(self.search_space(), self.constants, self.packing_settings.by)
 
     def plain(self) -> dict[str, Any]:
@@ -396,20 +370,14 @@ class StudySpec(Part):
 
 
 def _as_today(data: Any) -> Any:
-    """A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
-
-    Raises:
-        SpecError: it used what is gone.
-    """
+    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
     if not isinstance(data, dict):
         return data
-    refuse_recorded_expressions(data.get("packing"))
     found = without_gone(data)
     training, search = found.get("training"), found.get("search")
     if "lost" in data.get("training", {}).get("retries", ()) and data["training"].get("max_lost") is not None:
         raise SpecError(
-            "journal: training.max_lost and training.retries.lost: this version has one of them; read this study with "
-            "the last one that had both, the development version of 2026-11-29."
+            f"journal: training.max_lost and training.retries.lost: this version has one of them; {OTHER_VERSION}."
         )
     if isinstance(training, dict) and training.get("process") == "auto":
         found["training"] = training | {"process": "fresh"}

@@ -154,7 +154,6 @@ def line_of(place: tuple[Any, ...], where: str, lines: Mapping[tuple[Any, ...], 
 
 
 def named(place: tuple[Any, ...]) -> str:
-    """A place in a description for people, such as ``space.x.low``."""
     few = ".".join(shortened(part) if isinstance(part, str) else shown(part) for part in place[: limits.DEPTH])
     return few or "the study"
 
@@ -220,10 +219,8 @@ def explain(
 
 
 def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
-    """One error where none of the forms of a setting fits: a number of at least 1, or 'auto'.
-
-    Pydantic has one for each form, and its own name of the form in the place.
-    """
+    # One error where none of the forms of a setting fits: a number of at least 1, or 'auto'.
+    # Pydantic has one for each form, and its own name of the form in the place.
     found: dict[tuple[Any, ...], ErrorDetails] = {}
     for number, item in enumerate(errors):
         place = _without_tags(item["loc"], data)

@@ -98,7 +98,6 @@ class BestResults:
             self.front = [self.incumbent]
 
     def check(self, results: Sequence[JobCompleted]) -> None:
-        """Assert that of all finite, feasible results exactly the best ones are here."""
         usable = [event for event in results if is_complete(event)]
         top = max((event.resource for event in usable), default=0)
         counted = [event for event in usable if event.resource == top or not self._highest_rung]

@@ -42,7 +42,6 @@ class MeasuredSpeeds:
         """True if a gang was granted, measured or not."""
 
     def knows(self, trial: int) -> bool:
-        """True if the trial's seconds on one slot are known."""
         return trial in self._alone
 
     def measure(self, event: JobCompleted, grant: JobGranted) -> None:
@@ -59,7 +58,6 @@ class MeasuredSpeeds:
             self.count(event.trial, slots=grant.demand.slots, seconds=seconds)
 
     def count(self, trial: int, *, slots: int, seconds: float) -> None:
-        """A job of so many slots took so many seconds per unit."""
         if slots == 1:
             self._alone.pop(trial, None)
             self._alone[trial] = seconds

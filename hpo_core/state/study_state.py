@@ -102,12 +102,10 @@ class StudyState:
 
     @property
     def incumbent(self) -> Incumbent | None:
-        """The best result by the study's rule (``best_of``)."""
         return self._best.incumbent
 
     @property
     def front(self) -> list[Incumbent]:
-        """The Pareto front by the study's rule; with one objective the incumbent alone."""
         return self._best.front
 
     def apply(self, event: Event) -> None:
@@ -155,14 +153,7 @@ class StudyState:
                 trial.condemned |= {event.resource}
                 trial.removed += (event,)
             case TrialStopped():
-                self.losses.forget(event.trial, stays=False)
-                trial = self.trials[event.trial]
-                trial.stopped = event
-                if trial.running:
-                    assert trial.granted is not None
-                    self._no_longer_runs(trial, trial.granted.target)
-                if event.trial in self.waiting:
-                    self.waiting.remove(event.trial)
+                self.trials[event.trial].stopped = event
             case TrialAbandoned():
                 self.losses.forget(event.trial, stays=False)
                 self.trials[event.trial].abandoned = event
@@ -242,14 +233,12 @@ class StudyState:
         return checkpoint
 
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
-        """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]
         while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.results):
             trial = self.trials[trial.parent]
         return trial.number
 
     def loaded(self, number: int) -> Checkpoint | None:
-        """Return what the running attempt started from, or what the one to be repeated can start from again."""
         trial = self.trials[number]
         start = trial.granted.checkpoint if trial.granted is not None else None
         if start is None or trial.running:
@@ -277,21 +266,17 @@ class StudyState:
         )
 
     def wanted(self) -> list[Job]:
-        """All jobs that should be running now, oldest first. Executors make this true."""
         return [self.job(grant) for grant in self.running.values()]
 
     def trains(self, number: int) -> bool:
-        """True if the trial's job runs: not where it was granted and waits for its place on a shared device."""
         if self.spec is None or not self.spec.packs:
             return number in self.running
         return number in self.placed
 
     def best_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint behind the incumbent's result; None where it has none, or it is condemned."""
         return self._checkpoint_of(self.incumbent) if self.incumbent is not None else None
 
     def front_checkpoints(self) -> list[tuple[Incumbent, Checkpoint]]:
-        """The members of the front that have a checkpoint, with it; the incumbent is the first member."""
         found = [(member, self._checkpoint_of(member)) for member in self.front]
         return [(member, checkpoint) for member, checkpoint in found if checkpoint is not None]
 
@@ -303,7 +288,6 @@ class StudyState:
         return None
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each event."""
         assert set(self.running) == {t.number for t in self.trials if t.running}
         assert self.without_slot <= set(self.running)
         slots = (grant.demand.slots for trial, grant in self.running.items() if trial not in self.without_slot)
@@ -339,7 +323,6 @@ class StudyState:
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:
-    """True if the failure just added may be followed by another attempt at the same target."""
     assert state.spec is not None
     same = sum(
         failure.outcome == outcome and (outcome is not Outcome.LOST or failure.worker != "")

@@ -50,7 +50,6 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def resource(self) -> int:
-        """Units of training behind the latest result, its ancestors' included (0: none)."""
         return self.results[-1].resource if self.results else self.base
 
     @property
@@ -59,12 +58,10 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def loss(self) -> float | None:
-        """Loss at the highest resource; None where there is none or it is not finite."""
         return self.results[-1].loss if self.results else None
 
     @property
     def infeasible(self) -> bool:
-        """True if the result at the highest resource violates a constraint."""
         return bool(self.results) and self.results[-1].infeasible
 
     @property
@@ -82,11 +79,9 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def has_ended(self) -> bool:
-        """True if its latest job has its result, or the trial was given up or stopped."""
         return self.status in ("abandoned", "stopped", "paused")
 
     def is_at(self, abandoned: TrialAbandoned) -> bool:
-        """True if it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
         return self.rung >= abandoned.rung
 
     def good_checkpoints(self) -> list[Checkpoint]:
@@ -98,13 +93,11 @@ class TrialRecord(msgspec.Struct, gc=False):
         return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that the next attempt starts from; None: from scratch."""
         return next(iter(self.good_checkpoints()), None)
 
     @property
     def waiting(self) -> bool:
-        """True if its latest job failed and is wanted again."""
-        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
+        return bool(self.failures) and not self.running and self.abandoned is None
 
 
 def is_complete(result: JobCompleted) -> bool:

@@ -49,7 +49,6 @@ class Losses:
         self._ended_at: dict[int, int] = {}
 
     def failed(self, event: AttemptFailed) -> None:
-        """Count an attempt without a result, by its outcome."""
         if event.outcome not in _NOT_BY_ITSELF:
             self.ended(event.trial)
         elif event.outcome is Outcome.LOST and event.worker:
@@ -59,7 +58,6 @@ class Losses:
             self._last[event.trial] = self._lost_at[event.trial] = self._now
 
     def ended(self, trial: int) -> None:
-        """Count an attempt that ended by itself, with a result or a failure of its own."""
         self._now += 1
         self._latest_end = self._now
         if len(self.enders) < 2 and trial not in self.enders:
@@ -101,7 +99,6 @@ class Losses:
         return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self.enders)
 
     def others(self, trial: int) -> tuple[int, int]:
-        """Count other trials since its first loss: (that ended an attempt by themselves, that lost one)."""
         first = self._first[trial]
         ended = sum(number != trial and when > first for number, when in self._ended_at.items())
         lost = sum(number != trial and when > first for number, when in self._lost_at.items())

@@ -33,7 +33,6 @@ def checked_configuration(spec: StudySpec, params: Mapping[str, Any]) -> Params:
 
 
 def is_known(state: StudyState, given: Params) -> bool:
-    """True if a trial, or a configuration in the queue, has these values already."""
     known = [*(trial.params for trial in state.trials), *state.queue]
     return any(all(name in one and same_scalar(one[name], given[name]) for name in given) for one in known)
 

@@ -247,11 +247,9 @@ class Decider:
         yield from self._diverged(message)
 
     def _diverged(self, message: str) -> Iterator[Event]:
-        """A halt where none of the first trials came to a finite value; after a trial that ended without one.
-
-        Trials that diverge often end early. So it counts the first trials once all of them have ended: among those
-        that have ended so far, trials that diverged would be too many.
-        """
+        # A halt where none of the first trials came to a finite value; after a trial that ended without one.
+        # Trials that diverge often end early. So it counts the first trials once all of them have ended: among those
+        # that have ended so far, trials that diverged would be too many.
         state = self._state
         if self._spec.training.fail_fast is None or state.finite_results or state.halted:
             return

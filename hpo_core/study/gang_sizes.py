@@ -3,106 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, NamedTuple, Protocol
-
-import msgspec
 
 from hpo_core.model.events import JobGranted
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sections import ScalingSpec
+from hpo_core.spec.sections import EFFICIENCY, ScalingSpec
 from hpo_core.state import StudyState
-
-AllReduce = Literal["butterfly", "tree", "ring"]
-"""The way in which ranks exchange their sums."""
-
-
-def rounds(ranks: int, scheme: AllReduce) -> float:
-    """Number of times that all bytes cross one link, one after another.
-
-    Butterfly: ceil(log2 g) exchanges of everything. Tree: as many to sum, as many to tell the sum. Ring: 2 (g - 1)
-    steps of one g-th. The first two are Paleo's; the ring is what NCCL and gloo do for large arrays.
-
-    >>> [rounds(8, scheme) for scheme in ("butterfly", "tree", "ring")]
-    [3, 6, 1.75]
-    >>> rounds(1, "tree")
-    0
-    """
-    levels = (ranks - 1).bit_length()
-    if scheme == "butterfly":
-        return levels
-    return 2 * levels if scheme == "tree" else 2 * (ranks - 1) / ranks
-
-
-class StepTime(NamedTuple):
-    """Seconds of a step; communication follows computation."""
-
-    compute: float
-    communication: float
-
-    @property
-    def total(self) -> float:
-        return self.compute + self.communication
-
-
-class StepModel(Protocol):
-    """Seconds of a step."""
-
-    def step(self, gpus: int) -> StepTime:
-        """Each of ``gpus`` computes its part of the global batch, then all sum their gradients."""
-        ...
-
-
-class FittedModel(msgspec.Struct, frozen=True):
-    """Two parameters, fitted to measured times alone: c / g + m * rounds(g)."""
-
-    compute: float
-    """c: seconds on one GPU."""
-    exchange: float
-    """m: seconds of one round of communication."""
-    all_reduce: AllReduce = "butterfly"
-
-    def step(self, gpus: int) -> StepTime:
-        return StepTime(self.compute / gpus, self.exchange * rounds(gpus, self.all_reduce))
-
-
-def fitted(measured: Mapping[int, float], all_reduce: AllReduce = "butterfly") -> FittedModel:
-    """The model of two parameters for measured seconds of the same work.
-
-    c = M(1); m is the least squares solution, at least 0, of  (c / g + m * rounds(g)) / M(g) = 1  over g > 1.
-    With M(1) and M(2) alone, m = (M(2) - M(1) / 2) / rounds(2). With M(1) alone, m is 0.
-
-    >>> model = fitted({1: 100.0, 2: 55.0})
-    >>> [round(model.step(gpus).total, 2) for gpus in (1, 2, 4, 8)]
-    [100.0, 55.0, 35.0, 27.5]
-    """
-    base = seconds_alone(measured)
-    pairs = [
-        (rounds(gpus, all_reduce) / seconds, 1 - base / gpus / seconds)
-        for gpus, seconds in measured.items()
-        if gpus > 1
-    ]
-    return FittedModel(base, slope(pairs) if pairs else 0.0, all_reduce)
-
-
-def seconds_alone(measured: Mapping[int, float]) -> float:
-    """The seconds that were measured on one GPU.
-
-    Raises:
-        ValueError: there are none, or a time is not positive.
-    """
-    wrong = {gpus: seconds for gpus, seconds in measured.items() if gpus < 1 or not 0 < seconds < float("inf")}
-    if wrong or 1 not in measured:
-        raise ValueError(
-            f"Measured seconds {dict(measured)}: there must be one of 1 GPU, and all must be positive numbers. "
-            "Measure the same work on one GPU, too."
-        )
-    return measured[1]
-
-
-def slope(pairs: list[tuple[float, float]]) -> float:
-    """b of y = b x by least squares, at least 0."""
-    return max(0.0, sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs))
 
 
 def doublings(most: int) -> tuple[int, ...]:
@@ -114,13 +20,26 @@ def doublings(most: int) -> tuple[int, ...]:
     return tuple(1 << level for level in range(most.bit_length()))
 
 
-def speedups(model: StepModel, sizes: Iterable[int]) -> dict[int, float]:
-    """Speed-up of a step over one GPU, by number of GPUs; at most linear."""
-    alone = model.step(1).total
-    return {gpus: min(float(gpus), alone / model.step(gpus).total) for gpus in sizes}
+def measured_speedups(measured: Mapping[int, float], sizes: Iterable[int]) -> dict[int, float]:
+    """Speed-up over one slot by size, at most linear, from measured seconds of the same work.
+
+    The seconds of g ranks are c / g + m * ceil(log2 g) with c = M(1), as all ranks sum their gradients pairwise; m is
+    the least squares solution, at least 0, of (c / g + m * ceil(log2 g)) / M(g) = 1 over g > 1.
+
+    >>> {size: round(gain, 2) for size, gain in measured_speedups({1: 100.0, 2: 55.0}, (1, 2, 4, 8)).items()}
+    {1: 1.0, 2: 1.82, 4: 2.86, 8: 3.64}
+    """
+    alone = measured[1]
+    pairs = [(_rounds(size) / seconds, 1 - alone / size / seconds) for size, seconds in measured.items() if size > 1]
+    exchange = max(0.0, sum(x * y for x, y in pairs) / sum(x * x for x, _ in pairs)) if pairs else 0.0
+    return {size: min(float(size), alone / (alone / size + exchange * _rounds(size))) for size in sizes}
 
 
-def kappa(gains: Mapping[int, float], efficiency: float = 0.75) -> int:
+def _rounds(ranks: int) -> int:
+    return (ranks - 1).bit_length()
+
+
+def kappa(gains: Mapping[int, float], efficiency: float = EFFICIENCY) -> int:
     """The largest number of GPUs whose speed-up is at least ``efficiency`` of linear; 1 where there is none.
 
     >>> kappa({2: 1.9, 4: 3.4, 8: 5.0}), kappa({2: 1.9, 4: 3.4, 8: 5.0}, 0.9)
@@ -153,11 +72,9 @@ class GangSizes:
         return failed.demand.slots if failed is not None else self._method.recorded_slots() or self._fixed
 
     def least(self) -> int:
-        """Slots without which the next job cannot begin."""
         return self.next()
 
     def largest(self, slots: int) -> int:
-        """Ranks that one trial may have of ``slots``."""
         return self._fixed
 
     def demanded(self, slots: int) -> int:
@@ -168,7 +85,6 @@ class GangSizes:
         return 0
 
     def words(self) -> str:
-        """The size, for people; empty where each job takes a slot."""
         return f"{self._fixed} ranks a job" if self._fixed > 1 else ""
 
 
@@ -206,12 +122,12 @@ class GrowingGangSizes(GangSizes):
         most = max(1, slots)
         if scaling.speedups:
             given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
-            return kappa(given, scaling.efficiency)
+            return kappa(given)
         measured = state.speeds.relative if state.speeds is not None else {}
         most = min(most, 2 * max(measured, default=1))
         if len(measured) < 2:
             return most
-        return kappa(speedups(fitted(measured), doublings(most)), scaling.efficiency)
+        return kappa(measured_speedups(measured, doublings(most)))
 
     def demanded(self, slots: int) -> int:
         return self.largest(slots)
@@ -222,10 +138,7 @@ class GrowingGangSizes(GangSizes):
     def words(self) -> str:
         scaling, speeds = self._scaling, self._state.speeds
         largest = self.largest(max(2, self._state.capacity))
-        found = (
-            f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {scaling.efficiency:.0%} of "
-            "linear"
-        )
+        found = f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {EFFICIENCY:.0%} of linear"
         if scaling.speedups:
             return f"{found}, speed-ups given)"
         times = ", ".join(

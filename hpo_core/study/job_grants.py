@@ -39,7 +39,6 @@ class Grants:
     # What is asked for.
 
     def fill(self) -> Iterator[Event]:
-        """Grant jobs until the next one finds too few slots, or there is none to grant."""
         state = self._state
         while (room := state.capacity - state.slots_in_use) > 0:
             before = len(state.running)
@@ -79,12 +78,10 @@ class Grants:
         return (waiting[0] if ready is None else ready), WAIT
 
     def fitting(self, most: int) -> int:
-        """Number of further jobs for which the limits on checkpoints leave room now, counted up to ``most``."""
         budget = self._parts.budget
         return most if budget is None else budget.fitting(most, _loaded(self.next_again()[1]))
 
     def check(self) -> None:
-        """Assert that no slot is idle although a job could run."""
         state, budget = self._state, self._parts.budget
         room = state.capacity - state.slots_in_use
         if room <= 0:
@@ -153,11 +150,7 @@ class Grants:
         yield JobGranted(number, trial.attempts, stage, target=target, checkpoint=start, retry=retry, demand=demand)
 
     def _fits(self, budget: Budget, loaded: int | None = None) -> Generator[Event, None, bool]:
-        """Make room for the checkpoint of one more job; return whether it fits.
-
-        Args:
-            loaded: the trial whose checkpoint the job would load.
-        """
+        # Make room for the checkpoint of one more job; return whether it fits.
         yield from self.make_room(1, loaded)
         if not budget.over(1):
             return True

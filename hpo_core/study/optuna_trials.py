@@ -64,10 +64,8 @@ class OptunaTrials:
         self._best = 0
         """The highest resource with a finite result."""
 
-    def add(self, entry: Entry) -> set[int]:
-        """Take in the next entry; returns the trials that look otherwise now."""
+    def add(self, entry: Entry) -> None:
         report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
-        changed = set()
         for event in entry.events:
             if type(event) is TrialCreated:
                 self._curves.append({})
@@ -83,9 +81,6 @@ class OptunaTrials:
                 granted = self._state.trials[event.trial].granted
                 if granted is not None:  # nobody trains these steps again, and they show how it failed
                     self._add_curve(event.trial, report, granted.target)
-            if (number := getattr(event, "trial", None)) is not None and type(number) is int:
-                changed.add(number)
-        return changed
 
     def frozen(self, number: int, *, ended: bool) -> FrozenTrial:
         """The trial as Optuna shows it.

@@ -44,7 +44,6 @@ class StopRules:
         self._reached_before = False
 
     def count_time(self, stimulus: Stimulus, time: float) -> None:
-        """Add the time that passed until this stimulus."""
         kind = type(stimulus)
         if kind is AbandonRequested:  # by a person, perhaps while no controller drives it
             return
@@ -62,18 +61,15 @@ class StopRules:
         return self.seconds + max(0.0, now - self._last)
 
     def resource_left(self, state: StudyState) -> int | None:
-        """Units still to be trained until ``total_resource`` is used up; None without that rule."""
         if self._rules.total_resource is None:
             return None
         used = state.resource_used - self._used_before
         return max(state.resource_running, self._rules.total_resource - used)
 
     def seconds_left(self, now: float) -> float | None:
-        """Seconds until the rule about them is due; None without that rule."""
         return None if self._rules.seconds is None else max(0.0, self._rules.seconds - self.seconds_at(now))
 
     def progress(self, state: StudyState, now: float) -> list[str]:
-        """Progress towards each rule, in words: ``120 of 1,000 units trained``."""
         rules, found = self._rules, []
         if rules.total_resource is not None:
             found.append(f"{state.resource_used - self._used_before:,} of {rules.total_resource:,} units trained")
@@ -91,7 +87,6 @@ class StopRules:
         return target is not None and best is not None and best.loss <= target * self._sign
 
     def due(self, state: StudyState, now: float | None = None) -> tuple[str, str] | None:
-        """(rule, reason) of a rule that is met, or None; ``now`` defaults to the last stimulus' time."""
         rules = self._rules
         if not self._reached_before and self._reached(state):
             assert state.incumbent is not None
@@ -126,7 +121,6 @@ class StudyParts:
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
-        """Checkpoints that may still be needed; the object follows the study from its first use on."""
         if self._checkpoints is None:
             self._checkpoints = LiveCheckpoints(self.state, self.method)
         return self._checkpoints

@@ -219,7 +219,6 @@ class Study:
         self.seq += 1
 
     def count_time(self, stimulus: Stimulus, time: float) -> None:
-        """Count the time until this stimulus; called before its events are applied."""
         self.rules.count_time(stimulus, time)
 
     # What a loop asks and tells.
@@ -375,7 +374,6 @@ class Study:
 
     @property
     def spec(self) -> StudySpec:
-        """Description of the study, with the training function that it was given last."""
         return self.parts.spec
 
     @property
@@ -471,7 +469,6 @@ class Study:
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
-        """Checkpoints that may still be needed; the object follows the study from its first use on."""
         return self.parts.checkpoints
 
     def to_optuna(self, storage: Any = None, name: str | None = None) -> optuna.Study:

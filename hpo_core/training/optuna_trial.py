@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-import yaml
 from pydantic import TypeAdapter
 
 from hpo_core.model.errors import ObjectiveError
@@ -32,6 +31,7 @@ from hpo_core.model.space import (
     same_scalar,
 )
 from hpo_core.model.trial import real_number
+from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
@@ -69,7 +69,6 @@ class ObjectiveStudy:
 
     @property
     def directions(self) -> list[Any]:
-        """The ``optuna.study.StudyDirection`` of each objective."""
         from optuna.study import StudyDirection
 
         return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in self._modes]
@@ -123,7 +122,6 @@ class ObjectiveTrial(ABC):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Constraints set so far, as Optuna names them."""
         return {f"constraints:{name}": value for name, value in self.constraints.items()}
 
     def __getattr__(self, name: str) -> Any:
@@ -203,16 +201,6 @@ def to_yaml(parameter: ParameterType) -> str:
     '{type: int, low: 1, high: 8}'
     """
     return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when"}))
-
-
-def in_one_line(value: Any) -> str:
-    """A value as YAML in one line.
-
-    >>> in_one_line(["size", "1", {"lr": 1e-05}])
-    "[size, '1', {lr: 1.0e-05}]"
-    """
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf)
-    return str(text).removesuffix("\n").removesuffix("\n...")
 
 
 def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -320,7 +308,6 @@ class OptunaTrial(ObjectiveTrial):
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """User attributes (JSON), kept over all jobs of the trial."""
         return json.loads(json.dumps(self._state.user_attrs))  # type: ignore[no-any-return]
 
     @property
@@ -411,7 +398,6 @@ class OptunaTrial(ObjectiveTrial):
         return True
 
     def returned(self, value: Any) -> None:
-        """Finish after the objective returned ``value``."""
         if not self._stop_requested:
             self._state.result = self._as_result(value)
             self._state.ended = True
@@ -440,7 +426,6 @@ class OptunaTrial(ObjectiveTrial):
         return self._state.result if self._is_whole else self._state.values_at(self._handle.target)
 
     def finish(self, values: list[float] | None) -> None:
-        """Advance the handle to its target and report ``values`` there."""
         if values is not None:
             self._report_at_target(values)
         for _ in self._steps:

@@ -100,29 +100,3 @@ def test_the_pattern_of_an_attempt_names_its_files_and_no_others(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.glob(files_of_attempt(7, 1))) == [
         "rung-2-attempt-1.safetensors", "rung-2-attempt-1.safetensors.part",
     ]  # fmt: skip
-
-
-class Slow(Here):
-    """The first trial trains until it is cancelled."""
-
-    cancelled: list[tuple[int, int]]
-
-    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        if job.trial == 0:
-            self.cancelled = []
-            self._end = lambda: on_report(job, failed(job, Outcome.PREEMPTED))
-        else:
-            super().submit(job, slot, on_report)
-
-    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        self.cancelled += attempts
-        self._end()
-
-
-def test_a_trial_that_the_search_stops_while_it_trains_is_cancelled(tmp_path: Path) -> None:
-    executor = Slow(tmp_path, 100)
-    search = {"method": "pbt", "population": 3, "generations": 6, "stragglers": 3}
-    study = drive(tmp_path, executor, search=search)
-    assert set(executor.cancelled) == {(0, 0)}
-    assert study.state.trials[0].status == "stopped" and study.state.ignored_reports >= 1
-    assert len(study.state.trials) == 18, "its member went on"

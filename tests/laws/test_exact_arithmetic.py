@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch
-from hpo_core.search.evolution import Parents, TrialSession
 from hpo_core.search.hyperband import HyperbandSearch
 from hpo_core.search.method import Sample
 from hpo_core.search.pasha import PashaSearch
@@ -182,16 +181,6 @@ def test_sizes_of_hyperband(eta: str, r: int, factor: int) -> None:
     assert search.sampled() == sum(wanted)
     bases = [rung.expected for rung in search.create(SearchContext()).rungs() if rung.rung == 0]
     assert bases == wanted
-
-
-@pytest.mark.parametrize(("members", "percent"), [(100, 29), (180, 35), (10, 20), (7, 20), (25, 28)])
-def test_so_many_of_a_population_are_replaced(members: int, percent: int) -> None:
-    sessions = [TrialSession({}, None, member, fitness=(float(member),), ended=True) for member in range(members)]
-    parents = Parents(sessions, seed=1, selection="truncation", truncation=percent / 100, fitness="priority")
-    for member in range(members):
-        parents.add(member)
-    replaced = [member for member in range(members) if parents.choose(member, members, range(1)).explored]
-    assert replaced == list(range(members - members * percent // 100, members))
 
 
 def test_shares_of_decimal_weights_are_exact() -> None:

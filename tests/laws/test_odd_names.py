@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import optuna
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -22,10 +21,9 @@ from hypothesis import strategies as st
 
 from hpo_core.cli.app import run
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.errors import StorageError
 from hpo_core.model.file_urls import settled_url, sqlite_file, sqlite_url
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.optuna_import import import_study, plain_url
 from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 from tests.security.watched_folder import watched
@@ -197,25 +195,6 @@ def test_a_database_is_made_where_its_url_says(name: bytes) -> None:
             engine.dispose()
             assert [path.name for path in folder.iterdir()] == ["some.db"], one
         assert list(Path(made).iterdir()) == [folder]
-
-
-@pytest.mark.parametrize("name", ["{a}", "50%#"])
-def test_optuna_makes_its_database_where_its_url_says(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).mkdir()
-    file = tmp_path / name / "optuna.db"
-    optuna.create_study(storage=plain_url(sqlite_url(file)), study_name="one")
-    assert file.stat().st_size and [path.name for path in tmp_path.iterdir()] == [name]
-    with pytest.raises(HpoError, match="has no study 'other'; it has one"):
-        import_study(Home(tmp_path / "home"), sqlite_url(file), "other", name=None, metrics=[])
-
-
-@pytest.mark.slow
-def test_mlflow_makes_its_database_whatever_the_working_folder_is_called(tmp_path: Path) -> None:
-    work = tmp_path / "it's :x"
-    work.mkdir()
-    with working_in(work):
-        (found,) = open_client(sqlite_url(tmp_path / "mlflow.db")).search_experiments()
-    assert found.artifact_location.startswith(f"{tmp_path.as_uri()}/mlartifacts/") and not list(work.iterdir())
 
 
 def test_a_working_folder_that_was_removed_is_said_in_one_line(tmp_path: Path) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core import Job, Outcome, Report
 from hpo_core.model.arithmetic import float_sum
 from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.trial import Rung as Stage
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.search.rungs import LossRung, make_rung
-from hpo_core.state import Incumbent, StudyState
-from hpo_core.state.best_results import add_to_front, dominates
+from hpo_core.state import StudyState
+from hpo_core.state.best_results import dominates
 from tests.conftest import World
 
 Losses = tuple[float, ...]
@@ -89,34 +86,6 @@ def test_ranking_and_candidate_agree_with_the_plain_definition(
     assert rung.promoted == len(promoted) and rung.size == len(given)
 
 
-@pytest.mark.parametrize(("objectives", "seed"), [(2, 0), (3, 1)])
-def test_many_results_of_which_later_ones_push_earlier_ones_down(objectives: int, seed: int) -> None:
-    random = World(seed).random
-    rung, promoted, given = ParetoRung(1, 3), set[int](), list[Losses | None]()
-    for trial in range(120):
-        shares = [random.expovariate(1.0) for _ in range(objectives)]
-        slack = random.choice([0.0, 0.1, 0.3]) * random.random() + 0.2 * (1 - trial / 120)
-        given.append(tuple(round(share / sum(shares) + slack, 2) for share in shares))
-        rung.add(trial, given[-1])
-        if random.random() < 0.7 and (candidate := rung.candidate()) is not None:
-            rung.promote(candidate)
-            promoted.add(candidate)
-        if trial % 4 == 3:
-            assert rung.ranking() == plain_ranking(given, promoted)
-            rung.check()
-
-
-def test_a_front_whose_range_shrinks_is_measured_anew() -> None:
-    rung = ParetoRung(1, 2)
-    for trial, losses in enumerate([(0.0, 1.0), (0.5, 0.5), (0.7, 0.2), (1.0, 0.0)]):
-        rung.add(trial, losses)
-    rung.promote(1)
-    assert rung.candidate() == 0, "the distances are known now"
-    rung.add(4, (0.0, 0.6))  # as good as trial 0 in the first objective, better in the second
-    rung.check()
-    assert rung.candidate() == 3
-
-
 @settings(max_examples=30, deadline=None)
 @given(results(), st.randoms(use_true_random=False))
 def test_the_order_in_which_results_come_does_not_matter(given: list[Losses | None], random: Any) -> None:
@@ -183,28 +152,3 @@ def test_the_front_of_a_study_is_what_nothing_dominates(given: list[Losses | Non
     wanted = {k: t for k, t in wanted.items() if not any(dominates(other, k) for other in wanted)}
     assert [(m.losses, m.trial) for m in state.front] == sorted(wanted.items())
     assert state.incumbent == (state.front[0] if state.front else None)
-
-
-def test_a_later_result_of_a_trial_removes_its_earlier_one_by_dominance_alone() -> None:
-    front: list[Incumbent] = []
-    for resource, losses in [(1, (0.5, 0.5)), (3, (0.4, 0.7)), (9, (0.4, 0.5))]:
-        add_to_front(front, Incumbent(0, resource, losses[0], {}, losses))
-        assert resource == 9 or len(front) == (1 if resource == 1 else 2)
-    assert [member.resource for member in front] == [9]
-
-
-METRICS = [{"name": "error"}, {"name": "speed", "mode": "max"}, {"name": "size"}]
-
-
-class Tradeoff(World):
-    """Errors fall with x, speed and size with other parameters; the second metric is not finite now and then."""
-
-    def report(self, job: Job) -> Report:
-        self.now += self.random.random()
-        if self.random.random() < self.failures:
-            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="made to fail")
-        x, size = float(job.params["x"]), float(job.params.get("d", 8))
-        speed = math.nan if self.random.random() < self.nans else x + 1 / size
-        metrics = {"error": x**2 + 1 / job.target, "speed": speed, "size": size}
-        outcome = Outcome.DIVERGED if math.isnan(speed) else Outcome.COMPLETED
-        return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics=metrics)

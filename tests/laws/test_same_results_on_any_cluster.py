@@ -26,8 +26,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "sha": {"method": "sha", **_LADDER, "configs": 12, "rounds": 2},
     "hyperband": {"method": "hyperband", **_LADDER},
     "tournament": _BARRIER,
-    "truncation": _BARRIER | {"selection": "truncation", "truncation": 0.3},
-    "truncation, late stragglers": _BARRIER | {"selection": "truncation", "stragglers": 3, "max_gap": 2},
+    "truncation": _BARRIER | {"selection": "truncation"},
 }
 
 

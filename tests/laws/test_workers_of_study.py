@@ -81,16 +81,3 @@ def test_a_study_ends_whenever_its_workers_come(
         assert executor.offered_seconds <= all_there.offered_seconds * (1 + 1e-9)
         if not least:
             assert executor.offered_seconds == pytest.approx(executor.busy_seconds)
-
-
-def test_idle_workers_go_at_the_end_of_a_rung_and_come_back_for_the_next_bracket() -> None:
-    search = {"method": "sha", "configs": 9, "rounds": 1, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
-    study, executor = play(make_spec(search=search), 9, least=0)
-    there = [
-        event.inventory.slots
-        for entry in study.journal.entries(study.name)
-        for event in entry.events
-        if isinstance(event, CapacityChanged)
-    ]
-    assert there == [9, 8, 7, 6, 5, 4, 3, 2, 1, 3, 2, 1]
-    assert executor.offered_seconds == pytest.approx(executor.busy_seconds)

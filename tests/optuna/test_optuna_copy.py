@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import optuna
 import pytest
 from optuna.trial import TrialState
 
-from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.study import Study
-from hpo_core.tracking.restore import _adapted
-from hpo_flows.study_run.session import Session
-from tests.conftest import make_spec
 from tests.methods import SEARCHES
-from tests.mlflow.test_mlflow import NAME, Clock, bad, entries_of, good, play, start
+from tests.mlflow.test_mlflow import NAME, Clock, bad, good, play, start
 
 State = TrialState
 
@@ -118,19 +111,6 @@ def test_several_objectives_constraints_and_maximize() -> None:
     assert optuna.visualization.plot_pareto_front(found).data
 
 
-def test_a_study_that_goes_on_after_its_end_is_copied_again() -> None:
-    study, clock = start(MemoryJournal(), configs=4, stop={"total_resource": 6})
-    play(study, clock)
-    assert study.status == "halted"
-    before = study.to_optuna()
-    assert not [t for t in before.trials if t.state is State.RUNNING]
-    assert before.best_value == min(t.loss for t in study.state.trials if t.resource == max(
-        u.resource for u in study.state.trials) and t.loss is not None)  # fmt: skip
-    study.recover("another")
-    play(study, clock)
-    assert len(study.to_optuna().trials) == len(study.state.trials)
-
-
 def test_a_copy_takes_the_place_of_no_other_study(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     theirs = optuna.create_study(storage=url, study_name=NAME)
@@ -141,21 +121,3 @@ def test_a_copy_takes_the_place_of_no_other_study(tmp_path: Path) -> None:
     study.to_optuna(url, "ours")
     assert len(optuna.load_study(study_name=NAME, storage=url).trials) == 2
     assert len(optuna.load_study(study_name="ours", storage=url).trials) == 3
-
-
-@pytest.mark.parametrize("storage", [None, "off", "sqlite:///copies.db"])
-def test_a_recorded_study_goes_on_whether_it_was_copied_or_not(storage: str | None, tmp_path: Path) -> None:
-    home = Home(tmp_path / "home")
-    journal = home.open_journal()
-    first = play(*start(MemoryJournal(), configs=2))
-    changed = {"tracking": first.spec.plain()["tracking"] | {"optuna": storage}}
-    journal.restore(NAME, (_adapted(entry, changed) for entry in entries_of(first)))
-    assert Study.open(NAME, journal, reading=True).best == first.best
-    with closing(Session(home, NAME)) as session:
-        assert session.spec == first.spec.model_copy(update={"study": NAME})
-    journal.close()
-
-
-def test_the_setting_is_gone() -> None:
-    with pytest.raises(SpecError, match=r"tracking\.optuna: is no setting any more: make a copy with"):
-        make_spec(tracking={"optuna": "on"})

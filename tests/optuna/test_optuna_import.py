@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -141,29 +139,6 @@ def test_refused(url: str, home: Home, tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(StudyExistsError, match="another name"):
         import_study(home, url, "empty", name="taken")
-
-
-DAMAGE = [
-    ("trial_params", "distribution_json", '{"name": "OddDistribution", "attributes": {}}', "OddDistribution"),
-    ("trial_params", "distribution_json", "{", "Optuna cannot read its study 'theirs'"),
-    ("trials", "state", "RESTING", "RESTING"),
-    ("study_directions", "direction", "SIDEWAYS", "SIDEWAYS"),
-]
-
-
-def test_what_optuna_itself_cannot_read_is_one_sentence(url: str, tmp_path: Path) -> None:
-    optimized(url, trials=5)
-    home = Home(tmp_path / "home")
-    for number, (table, column, value, says) in enumerate(DAMAGE):
-        file = tmp_path / f"damaged-{number}.db"
-        file.write_bytes((tmp_path / "theirs.db").read_bytes())
-        with contextlib.closing(sqlite3.connect(file)) as database:
-            database.execute(f"UPDATE {table} SET {column} = ?", (value,))
-            database.commit()
-        with pytest.raises(HpoError, match=says) as caught:  # of any other error the command shows the traceback
-            import_study(home, f"sqlite:///{file}", "theirs")
-        assert "\n" not in str(caught.value)
-        assert not home.read_journal().studies()
 
 
 def test_on_the_command_line(url: str, tmp_path: Path) -> None:

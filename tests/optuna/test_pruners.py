@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 import subprocess
 import sys
@@ -142,22 +141,6 @@ def test_as_the_core_decides(mode: str) -> None:
 
 
 @pytest.mark.slow
-def test_goes_on_where_another_process_left_off(tmp_path: Path) -> None:
-    """A new pruner on the storage, and a pickled one, decide as one that was there all the time."""
-    url = f"sqlite:///{tmp_path / 'optuna.db'}"
-    values = values_of(5)
-    halves = new_study(AshaPruner(max_resource=9), storage=url)
-    first = interleaved(halves, values, trials=15, top=9, seed=1)
-    pruner = pickle.loads(pickle.dumps(halves.pruner))
-    again = optuna.load_study(study_name="s", storage=url, pruner=pruner)
-    both = first | interleaved(again, values, trials=15, top=9, seed=2)
-    whole = new_study(AshaPruner(max_resource=9))
-    expected = interleaved(whole, values, trials=15, top=9, seed=1)
-    expected |= interleaved(whole, values, trials=15, top=9, seed=2)
-    assert both == expected
-
-
-@pytest.mark.slow
 def test_two_processes_see_each_other(tmp_path: Path) -> None:
     """What one has just reported counts in the other's next decision."""
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
@@ -185,18 +168,6 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
     assert trial.should_prune()  # the third of six
 
 
-def test_steps_that_skip_a_level_and_steps_from_zero() -> None:
-    study = new_study(AshaPruner(max_resource=27, first_step=0))
-    for value in (1.0, 2.0):
-        study.ask().report(value, 0)
-    trial = study.ask()
-    trial.report(0.5, 3)  # resource 4: beyond the levels 1 and 3
-    assert not trial.should_prune()
-    last = study.ask()
-    last.report(0.7, 3)
-    assert last.should_prune()  # the second of four at level 1
-
-
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
@@ -208,20 +179,6 @@ def test_steps_that_skip_a_level_and_steps_from_zero() -> None:
 def test_refused(settings: dict[str, Any], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         AshaPruner(**settings)
-
-
-def test_without_a_full_resource_no_level_decides_twice() -> None:
-    """With a small eta several steps round to one level."""
-    pruner = AshaPruner(max_resource=None, min_resource=1, reduction_factor=1.1)
-    levels = [pruner.level(rung) for rung in range(64)]
-    assert levels == sorted(set(levels)) and levels[:6] == [1, 2, 3, 4, 5, 6]
-    assert [AshaPruner(max_resource=None, min_resource=2, reduction_factor=3).level(k) for k in range(4)] == [
-        2,
-        6,
-        18,
-        54,
-    ]
-    assert AshaPruner(max_resource=None, min_resource=1, reduction_factor=1e6).level(60) is None
 
 
 def test_several_objectives_are_refused() -> None:

@@ -6,7 +6,6 @@ import functools
 import importlib
 import os
 import pickle
-import subprocess
 import sys
 import threading
 import types
@@ -19,7 +18,7 @@ from typer.testing import CliRunner
 
 import hpo_core as hpo
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StorageError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import sent_functions
 from hpo_core.spec.sent_functions import (
@@ -30,20 +29,13 @@ from hpo_core.spec.sent_functions import (
     short_name,
 )
 from hpo_core.study import Study
-from hpo_core.tracking.provenance_files import note_version, read_versions, study_file
+from hpo_core.tracking.provenance_files import study_file
 from hpo_core.training.objective import load_objective
 from hpo_flows.command import app
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.study_runs import recorded_study
 
 # All kinds of functions, between real processes.
-
-
-def test_values_are_those_of_the_call(tmp_path: Path) -> None:
-    rate = 1.0
-    name = function_name(lambda trial: rate)
-    rate = 2.0
-    assert _back(name, tmp_path)(None) == 1.0
 
 
 # What cannot be sent.
@@ -96,14 +88,6 @@ def test_a_large_value_is_refused() -> None:
         pickled(lambda trial: table)
 
 
-def test_a_value_on_a_gpu_is_refused_where_it_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unpickled, it has begun CUDA in the process that forks the trainings."""
-    name = function_name(lambda trial: 1)
-    monkeypatch.setattr("hpo_core.training.objective.cuda_is_initialized", lambda: True)
-    with pytest.raises(ObjectiveError, match="holds a tensor on a GPU"):
-        _back(name, tmp_path)
-
-
 def test_folders_of_modules_that_it_reads_go_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "beside_a_script.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -138,18 +122,6 @@ def test_other_content_is_refused_before_it_is_unpickled(tmp_path: Path) -> None
     with pytest.raises(SpecError, match="is not the function that the study began with"):
         load_objective(sent_functions.placed(name, tmp_path / "study"))
     assert not (tmp_path / "opened").exists()
-
-
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_a_link_is_not_followed(what: str, tmp_path: Path) -> None:
-    name = function_name(lambda trial: 1)
-    _back(name, tmp_path)
-    real = tmp_path / "study" / "code"
-    real = real / f"{digest_of(name)}.pkl" if what == "file" else real
-    real.rename(tmp_path / "elsewhere")
-    real.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="symbolic link"):
-        load_objective(sent_functions.placed(name, tmp_path / "study"))
 
 
 def test_a_function_of_another_python_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,26 +168,6 @@ def test_deployments_take_no_function_by_value(tmp_path: Path) -> None:
     here = file.parent.resolve()
     with pytest.raises(NotAllowedError, match="deployments take no function by value"):
         Permissions(objectives=(name,), folder=here, import_folders=(here, Path.cwd())).load("study.yaml")
-
-
-@pytest.mark.slow
-def test_its_pickle_is_noted_with_the_code_versions(tmp_path: Path) -> None:
-    """And the modules that it imports from beside it."""
-    (tmp_path / "beside_it.py").write_text("VALUE = 1\n")
-
-    def train(trial: Any) -> Any:
-        from beside_it import VALUE  # type: ignore[import-not-found]
-
-        return VALUE
-
-    home = Home(tmp_path / "home")
-    name = function_name(train)
-    spec = _study(home, "mine", name).model_copy(update={"pythonpath": [str(tmp_path)]})
-    folder = home.study_folder("mine")
-    sent_functions.keep(name, folder, home.folder / "studies")
-    note_version(folder, spec, 0)
-    (noted,) = read_versions(folder)
-    assert set(noted.version.files) >= {"beside_it.py", f"code/{digest_of(name)}.pkl", "tests/python/test_by_value.py"}
 
 
 def test_only_the_training_unpickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,27 +257,6 @@ def test_a_function_that_replaced_an_allowed_one_is_not_allowed_by_that(
     journal.close()
     with pytest.raises(NotAllowedError, match="os:system"):
         recorded_study("mine")
-
-
-@pytest.mark.slow
-def test_a_shell_goes_on_with_it_and_trains_it_again(study: Home) -> None:
-    """`hpo extend`, and `hpo rerun`, whose new study has the function, too; both are compared."""
-    place = ["--home", str(study.folder), "--no-prefect"]
-    run = functools.partial(subprocess.run, capture_output=True, text=True, timeout=600)
-    commands = (
-        ["extend", "mine", "--configs", "1", *place],
-        ["rerun", "mine", "--as", "again", *place],
-        ["compare", "mine", "again", *place[:2]],
-    )
-    for command in commands:
-        done = run([sys.executable, "-m", "hpo_flows", *command])
-        assert done.returncode == 0, done.stdout + done.stderr
-    mine, again = (hpo.load(name, study.folder) for name in ("mine", "again"))
-    assert len(mine.trials) == len(again.trials) == 3
-    assert list(mine.trials["loss"]) == list(again.trials["loss"])
-    assert sent_functions.read(again.spec.objective, again.folder) == sent_functions.read(
-        mine.spec.objective, mine.folder
-    )
 
 
 def test_its_study_file_runs_in_the_same_home(study: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,6 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-import yaml
 
 import hpo_core as hpo
 from hpo_core.home import Home
@@ -24,7 +20,6 @@ from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
 from tests.python.training import (
-    FailsFirst,
     FullError,
     Trains,
     fails,
@@ -238,14 +233,6 @@ def children() -> set[int]:
     return found
 
 
-@pytest.mark.slow
-def test_no_process_is_left_that_still_imports_when_the_call_ends(tmp_path: Path) -> None:
-    before = children()
-    with pytest.raises(ValueError, match="on purpose"):
-        hpo.tune(functools.partial(FailsFirst(tmp_path)), SPACE, metric="loss", max_trials=4, workers=2, **QUIET)
-    assert not children() - before
-
-
 def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
     before = children()
     result = hpo.tune(train, SPACE, metric="loss", max_trials=2, **QUIET)
@@ -260,29 +247,3 @@ def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
     assert not folder.exists()
     with pytest.raises(hpo.SpecError, match="home=None keeps nothing"):
         hpo.load("x", None)  # type: ignore[arg-type]
-
-
-def run_hpo(home: Path, *arguments: str) -> str:
-    """Run the command ``hpo`` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hpo_flows", *arguments, "--home", str(home)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"NO_COLOR": "1"},
-    )
-    assert done.returncode == 0, (arguments, done.stdout, done.stderr)
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_a_script_goes_on_with_a_study_of_the_shell(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    described = hpo.tune("tests.python.training:train", SPACE, metric="loss", max_trials=3, seed=7, **QUIET)
-    data = yaml.safe_load(described.spec.to_yaml()) | {"study": "shell", "cluster": {"kind": "local", "workers": 1}}
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(data))
-    run_hpo(home, "tune", str(tmp_path / "study.yaml"), "--no-prefect")
-    result = hpo.resume("shell", configs=2, home=home, prefect="off", progress=False)
-    assert len(result.trials) == 5
-    known = described.trials["params.x"].to_dict()
-    assert {number: x for number, x in result.trials["params.x"].items() if number in known} == known

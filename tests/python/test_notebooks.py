@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -17,15 +16,12 @@ import nbformat
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from rich.console import Console
 
 import hpo_core as hpo
 from docs.hooks.notebooks import NOTEBOOKS, ROOT, cleaned, executed
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.report.pictures import search_picture, study_cell
 from hpo_flows import python_progress
-from hpo_flows.progress import PlainLines
-from hpo_flows.python_progress import Cell, ShownProgress, notebook_shell
+from hpo_flows.python_progress import Cell
 from tests.conftest import make_spec
 
 LIMIT = 600.0
@@ -206,19 +202,6 @@ def test_a_result_shows_its_best_trial_and_a_picture_and_no_parameter_becomes_ht
     assert set(Tags(best["text/html"]).tags) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
 
 
-@pytest.mark.slow
-def test_a_figure_is_drawn_where_the_server_lacks_plotlys_extension(ready: Kernel, found: Outputs) -> None:
-    """JupyterLab takes the first of these that it can draw; with Plotly's data alone the cell stays blank."""
-    (figure,) = ready.run("result.plot.history()").shown
-    assert set(figure) == {"application/vnd.plotly.v1+json", "text/html", "text/plain"}
-    page = Tags(figure["text/html"])
-    assert page.tags == ["iframe"] and "cdn.plot.ly" in figure["text/html"]
-    assert len(figure["text/html"]) < 200_000, "a saved notebook holds it, without plotly.js"
-    assert "drawn by Plotly" in figure["text/plain"]
-    (table,) = ready.run("result.trials").shown
-    assert {"text/html", "text/plain"} <= set(table)
-
-
 def test_a_named_study_that_runs_again_is_refused_in_few_lines_with_its_cure(ready: Kernel) -> None:
     """*Restart and run all*: once the cure stood below several screens of frames."""
     kept = "tracking=hpo.Tracking(mlflow='off'), prefect='off', home='kept', progress=False, **random)"
@@ -244,17 +227,6 @@ def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> No
     assert found.error and "starts" not in "".join(shown["text/plain"] for shown in found.shown)
 
 
-@pytest.mark.slow
-def test_nothing_is_shown_without_progress_and_captured_cells_hold_two_drawings(ready: Kernel) -> None:
-    found = ready.run("silent = hpo.tune(train, space, name='silent', home=None, progress=False, **random)")
-    assert not (found.shown or found.streams or found.error)
-    found = ready.run("%%capture kept\ncaptured = hpo.tune(train, space, name='captured', home=None, **random)")
-    assert not (found.shown or found.streams or found.error)
-    (counted,) = ready.run("[out.data['text/plain'].split('  ')[1][:9] for out in kept.outputs[1:]]").shown
-    assert counted["text/plain"].endswith("'finished:']"), counted
-    assert counted["text/plain"].count(",") <= 2
-
-
 def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(ready: Kernel) -> None:
     before = trained_by(ready)  # home=None trains below the kernel itself, and may leave a trainer for the next study
     identity = ready.begin(
@@ -278,37 +250,6 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
 # What is shown, without a kernel.
 
 
-def played(count: int = 12, **changes: Any) -> hpo.Study:
-    plain = make_spec().model_dump(mode="json", exclude_unset=True) | changes
-    if "metrics" in changes:
-        del plain["metric"]
-    study = hpo.Study.create(hpo.StudySpec.from_plain(plain))
-    for _ in range(count):
-        job = study.ask()
-        if job is None:
-            break
-        x = job.params["x"]
-        values = {"loss": abs(x - 0.3), "size": 1 - x} | {study.spec.metric.name: abs(x - 0.3) + 1 / (job.target + 1)}
-        study.tell(job, {metric.name: values[metric.name] for metric in study.spec.objectives})
-    return study
-
-
-SHAPES = {
-    "rungs": {},
-    "a front": {"search": {"method": "random", "configs": 12}, "metrics": [{"name": "loss"}, {"name": "size"}]},
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_picture_fits_the_search_and_any_background(shape: str) -> None:
-    study = played(**SHAPES[shape])
-    svg = search_picture(study)
-    assert svg is not None and "as they ended" in svg
-    assert "#fff" not in svg and "#1f2933" not in svg
-    page = Tags(study_cell(study))
-    assert ("Pareto front:" in page.words) == (shape == "a front")
-
-
 def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
     class Seen(Cell):
         is_captured = False
@@ -328,47 +269,6 @@ def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_b
     page = Tags(cell.pictures["text/html"])
     assert "img" not in page.tags and page.words.count("> warned") == python_progress.MOST_WARNINGS
     assert f"alert({place})> warned" in page.words and "alert(0)> warned" not in page.words
-
-
-def test_sparse_lines_are_no_flood_and_hold_the_last_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("hpo_flows.progress.time.monotonic", lambda: now[0])
-    study = hpo.Study.create(make_spec(search={"method": "random", "configs": 3000}))
-    lines: list[str] = []
-    shown = PlainLines(study, lines.append, sparse=True)
-    while (job := study.ask()) is not None:
-        now[0] += 1.0
-        report = Report(
-            trial=job.trial, attempt=job.attempt, outcome=Outcome.COMPLETED, metrics={"loss": job.params["x"]}
-        )
-        shown.on_report(report, study.tell_report(report))
-    shown.close()
-    assert 100 < len(lines) < 400, len(lines)
-    assert lines[-1].startswith("[3000 done") and "trial 2999" in lines[-1]
-
-
-def test_a_script_without_a_terminal_gets_lines_and_a_second_study_does_not_take_the_board(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert notebook_shell() is None
-    study = played(0)
-    with ShownProgress("example") as shown:
-        assert isinstance(shown(study), PlainLines)
-    terminal = io.StringIO()
-    monkeypatch.setattr(
-        python_progress, "SafeConsole", lambda **_: Console(file=terminal, force_terminal=True, width=80, _environ={})
-    )
-    with ShownProgress("one") as one, ShownProgress("two") as two:
-        board, lines = one(study), two(study)
-        assert not isinstance(board, PlainLines) and isinstance(lines, PlainLines)
-        board.close()
-    last = terminal.getvalue()
-    assert f"{study.name}  open: 0 jobs done" in re.sub("\x1b\\[[0-9;?]*[a-zA-Z]", "", last)
-    with ShownProgress("three") as three:
-        assert not isinstance(three(study), PlainLines), "the terminal is free again"
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
-    sys.stderr.close()
-    python_progress.write_line("a closed stderr ends no study")
 
 
 # The notebooks of the examples.
@@ -403,13 +303,3 @@ def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = ROOT / "examples" / "notebook" / f"{name}.ipynb"
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert kinds(executed(path, tmp_path)) == kinds(nbformat.read(path, as_version=4))
-
-
-def test_the_tutorial_has_the_sections_of_its_page() -> None:
-    page = (ROOT / "docs" / "tutorials" / "retrain-on-a-schedule.md").read_text()
-    notebook = nbformat.read(ROOT / "examples" / "notebook" / "tutorial.ipynb", as_version=4)
-    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    mine = re.findall(r"^## .*$", words, re.MULTILINE)
-    sections = [line for line in re.findall(r"^## \d.*$", page, re.MULTILINE) if not line.startswith("## 2.")]
-    assert [line.removesuffix(", from the UI") for line in sections] == mine
-    assert "examples/notebook/tutorial.ipynb" in page

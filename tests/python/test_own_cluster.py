@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,6 @@ from distributed.security import Security
 import hpo_core as hpo
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.result import Result
-from hpo_flows.dask.clusters.kind import ProcessSettings
 from tests.python.training import patient, train
 
 LIMIT = 600
@@ -129,32 +125,6 @@ def _wait_for(file: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_tasks_of_others_are_repeated_as_before(client: distributed.Client, tmp_path: Path) -> None:
-    """The death of a worker is the study's matter for its own tasks alone."""
-    gate = tmp_path / "open"
-    with ThreadPoolExecutor() as threads:
-        search = hpo.Random(configs=2, max_resource=2)
-        study = threads.submit(run, patient, cluster=client, method=search, constants={"gate": str(gate)})
-        deadline = time.monotonic() + LIMIT
-        while len(sum(client.processing().values(), ())) < 2:
-            assert not study.done() and time.monotonic() < deadline, study.exception()
-            time.sleep(0.02)
-        victim, pid = next(iter(client.run(os.getpid).items()))
-        own = client.submit(_wait_for, str(gate), workers=[victim], allow_other_workers=True, pure=False)
-        while str(own.key) not in client.processing()[victim]:
-            time.sleep(0.02)
-        os.kill(pid, signal.SIGKILL)
-        while victim in client.scheduler_info()["workers"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        gate.touch()
-        assert own.result(LIMIT) == "done", "Dask gives the task of others to another worker"
-        result = study.result(LIMIT)
-    assert result.status == "finished"
-    assert "lost" in set(result.jobs["outcome"]), "its own job is repeated by the study, not by Dask"
-    client.wait_for_workers(2, LIMIT)
-
-
-@pytest.mark.slow
 def test_cluster_objects_addresses_and_clients_of_all_kinds(secured: distributed.LocalCluster, tmp_path: Path) -> None:
     assert run(cluster=secured).status == "finished"
     with distributed.LocalCluster(
@@ -166,19 +136,6 @@ def test_cluster_objects_addresses_and_clients_of_all_kinds(secured: distributed
         assert max_at_once(result) <= 2
         assert state_of(threads, before) == before
         assert run(cluster=threads.scheduler_address).status == "finished"
-
-
-@pytest.mark.slow
-def test_a_cluster_of_dask_jobqueue_whose_jobs_are_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The class that SLURMCluster is made of as well; one job, whose worker has two threads and so two slots."""
-    jobqueue = pytest.importorskip("dask_jobqueue.local")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    with jobqueue.LocalCluster(
-        cores=2, processes=1, memory="2GB", scheduler_options={"dashboard_address": "127.0.0.1:0"}
-    ) as cluster:
-        cluster.adapt(minimum=0, maximum=1)
-        result = run(cluster=cluster)
-        assert result.status == "finished" and max_at_once(result) <= 2
 
 
 def max_at_once(result: Result) -> int:
@@ -257,17 +214,3 @@ def test_a_task_of_the_cluster_may_search_on_it(client: distributed.Client) -> N
 def _search_with_worker_client() -> str:
     with distributed.worker_client() as client:
         return run(cluster=client).status
-
-
-def test_settings_of_the_process_come_back_in_any_order() -> None:
-    values = {"a": 1, "b": 2}
-    settings = ProcessSettings(values.__getitem__, values.__setitem__)
-    first = settings.begin({"a": 10})
-    second = settings.begin({"a": 20, "b": 30})
-    first()
-    assert values == {"a": 20, "b": 30}
-    third = settings.begin({"b": 40})
-    second()
-    assert values == {"a": 1, "b": 40}
-    third()
-    assert values == {"a": 1, "b": 2}

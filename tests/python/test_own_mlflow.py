@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import hpo_core as hpo
-from hpo_core.home import Home
-from hpo_core.model.errors import SpecError
 from hpo_core.result import Result
 from hpo_core.spec import StudySpec
-from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_flows.command import app
-from tests.flows.conftest import ROOT, Runner
-from tests.mlflow.conftest import free_port
-from tests.mlflow.test_restored_over_http import server
+from tests.flows.conftest import ROOT
 from tests.python.training import train
 
-__all__ = ["free_port", "server"]
 PARENT = "mlflow.parentRunId"
 
 
@@ -74,62 +67,6 @@ def test_the_active_run_is_the_parent_and_stays_as_it_was(store: str, tmp_path: 
     settings = result.spec.tracking
     assert (settings.mlflow, settings.experiment, settings.parent_run) == (None, "mine", inner.info.run_id)
     assert StudySpec.from_plain(result.spec.plain(), "again") == result.spec
-
-
-@pytest.mark.slow
-def test_a_shell_goes_on_in_the_same_run_and_rebuilds_it_below_its_parent(store: str, tmp_path: Path) -> None:
-    shell = Runner(tmp_path, {})
-    with mlflow.start_run() as parent:
-        result = run(home=shell.home, name="child")
-    shell.environment["MLFLOW_TRACKING_URI"] = store
-    shell("extend", "child", "--configs", "2", "--no-prefect")
-    assert len(result.refresh().trials) == 5
-    (study,) = mlflow.search_runs([parent.info.experiment_id], "tags.`hpo.kind` = 'study'", output_format="list")
-    assert study.info.run_id == result.mlflow_run_id
-    assert len(mlflow.search_runs([parent.info.experiment_id], "tags.`hpo.kind` = 'trial'")) == 5
-    mlflow.delete_run(study.info.run_id)
-    shell("project", "child", "--rebuild")
-    again = mlflow.get_run(result.mlflow_run_id)
-    assert again.info.run_id != study.info.run_id and again.data.tags[PARENT] == parent.info.run_id
-
-
-def test_threads_have_parents_of_their_own(store: str) -> None:
-    """MLflow's active run is a thread's own."""
-    found: dict[str, dict[str, Any]] = {}
-    both = threading.Barrier(2)
-
-    def go() -> None:
-        with mlflow.start_run() as own:
-            both.wait()
-            found[own.info.run_id] = tracking_here({})
-            both.wait()
-
-    threads = [threading.Thread(target=go) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 2 and all(settings["parent_run"] == own for own, settings in found.items())
-    assert "parent_run" not in tracking_here({}), "no run is active in this thread"
-
-
-def test_what_the_call_says_goes_before_what_the_process_says(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert tracking_here({}) == {} and Home(tmp_path / "home").default_tracking_uri == store
-    mlflow.set_experiment("mine")
-    assert tracking_here({}) == {"experiment": "mine"}
-    assert tracking_here({"experiment": "other"})["experiment"] == "other"
-    with mlflow.start_run() as active:
-        assert tracking_here({})["parent_run"] == active.info.run_id
-        assert tracking_here({"mlflow": "off"}) == {"mlflow": "off"}
-        mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'other.db'}")
-        with pytest.raises(SpecError, match=r"tracking\.experiment: .* cannot be read"):
-            tracking_here({})
-        mlflow.set_tracking_uri(store)
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "named")
-    assert tracking_here({})["experiment"] == "named"
 
 
 @pytest.mark.slow

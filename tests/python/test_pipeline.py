@@ -55,38 +55,6 @@ def test_it_is_served_on_a_schedule_and_its_runs_promote_a_model(prefect_api: di
     assert champion.name == "digits" and int(champion.version) >= 1
 
 
-@pytest.mark.slow
-def test_the_flow_of_a_study_file_is_served_by_itself(prefect_api: dict[str, str], tmp_path: Path) -> None:
-    """``hpo_flows.tune_file.serve``, beside ``hpo deploy`` and ``hpo worker``."""
-    (tmp_path / "train.py").write_text("def train(trial):\n    trial.report(loss=trial.params['x'])\n")
-    settings = (
-        "metric: {name: loss}\nspace: {x: {type: float, low: 0, high: 1}}\nsearch: {method: random, configs: 3}\n"
-    )
-    (tmp_path / "study.yaml").write_text(f"study: served\nobjective: train:train\n{settings}")
-    environment = os.environ | prefect_api | {"HOME": str(tmp_path), "HPO_HOME": str(tmp_path / "home")}
-    environment |= {
-        "HPO_STUDY_FOLDER": str(tmp_path),
-        "HPO_ALLOWED_OBJECTIVES": "train",
-        "HPO_IMPORT_FOLDERS": str(tmp_path),
-    }
-    program = "import hpo_flows; hpo_flows.tune_file.serve('studies', tags=['mine'])"
-    with (tmp_path / "log").open("w") as log:
-        served = subprocess.Popen(
-            [sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=log, stderr=log
-        )
-    try:
-        wanted = {"deployments": {"name": {"any_": ["studies"]}}}
-        found = until(served, tmp_path, lambda: next(iter(ask(prefect_api, "deployments/filter", wanted)), None))
-        form = {"parameters": {"file": "study.yaml", "name": "mine"}}
-        made = ask(prefect_api, f"deployments/{found['id']}/create_flow_run", form)
-        run = until(served, tmp_path, lambda: ended(prefect_api, made["id"]))
-        assert run["state_name"] == "Completed", (tmp_path / "log").read_text()
-        assert load("mine", tmp_path / "home").study.state.completed_jobs == 3
-    finally:
-        served.send_signal(signal.SIGINT)
-        served.wait(LIMIT)
-
-
 OWN_FLOW = """
 from pathlib import Path
 

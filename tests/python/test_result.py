@@ -183,16 +183,6 @@ def tuned(home: Path, trials: int = 4) -> hpo.Result:
     return hpo.load("study", home)
 
 
-def test_a_result_is_pickled_small_and_read_again(tmp_path: Path) -> None:
-    result = tuned(tmp_path)
-    assert len(pickle.dumps(result)) < 1000
-    assert pickle.loads(pickle.dumps(result)).trials.equals(result.trials)
-    best = result.best
-    assert pickle.loads(pickle.dumps(best)).params == best.params
-    with pytest.raises(hpo.StudyNotFoundError):
-        hpo.load("another", tmp_path)
-
-
 def test_a_result_is_written_as_json_by_prefect_and_read_again(tmp_path: Path) -> None:
     from prefect.serializers import JSONSerializer
 
@@ -208,15 +198,6 @@ def test_a_result_is_written_as_json_by_prefect_and_read_again(tmp_path: Path) -
         serializer.dumps(temporary)
     with pytest.raises(hpo.StudyNotFoundError):
         serializer.loads(written.replace(b'"study"', b'"other"', 1).replace(b': "study"', b': "other"'))
-
-
-def test_the_columns_are_those_that_are_documented(tmp_path: Path) -> None:
-    result = tuned(tmp_path)
-    for table in ("trials", "results", "jobs"):
-        words = getattr(hpo.Result, table).__doc__
-        columns = set(getattr(result, table).reset_index().columns) - {"index"}
-        named = {name for name in columns if not name.startswith("params.") and name not in ("loss", "cost")}
-        assert all(f"``{name}``" in words for name in named), (table, named)
 
 
 @pytest.mark.slow

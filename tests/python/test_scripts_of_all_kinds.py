@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -110,10 +109,6 @@ PACKAGE = {
     # were the package's own folder searched first, this would be Python's
     "package/random.py": "raise RuntimeError('imported from inside the package')\n",
 }
-OWN_CLUSTER = "from distributed import LocalCluster\n"
-OWN = "cluster = LocalCluster(n_workers=1, threads_per_worker=1)\n" + CALL.format(
-    name="result", place="cluster=cluster"
-)
 SPAWNS = """
 import multiprocessing
 def work(): pass
@@ -132,7 +127,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "tune-in-a-notebook.md").read_text()
 EXAMPLE = PAGE.partition("```python\n")[2].partition("```")[0]
 
-QUICK = {
+KINDS = {
     "the example of the documentation": Script(
         {"train.py": EXAMPLE + 'print("ENDED", result.status, len(result.trials))' + BEGUN},
         ["train.py"],
@@ -147,55 +142,14 @@ QUICK = {
         ends="hpo.tune is called while a process that the script started imports it again",
     ),
 }
-SLOW = {
-    "a script with a guard": Script({"train.py": IMPORTS + TRAIN + guarded(TUNE)}, ["train.py"]),
-    "-c": Script({}, ["-c", WHOLE]),
-    "a prompt": Script({}, ["-i", "-q"], typed=WHOLE.replace("\nFACTOR", "\n\nFACTOR").replace("\ndef", "\n\ndef")),
-    "pytest": Script(
-        {"test_train.py": IMPORTS + TRAIN + guarded(TUNE).replace(GUARD, "def test_it():\n")},
-        ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "test_train.py"],
-        begun=2,  # a module, which workers import
-    ),
-    "a cluster of its own": Script({"train.py": IMPORTS + OWN_CLUSTER + TRAIN + guarded(OWN)}, ["train.py"], begun=2),
-}  # fmt: skip
-if find_spec("IPython") is not None:
-    SLOW["IPython"] = Script({"train.py": WHOLE}, ["-m", "IPython", "--colors=NoColor", "train.py"])
 
 
 @pytest.mark.slow
 def test_each_runs_one_study_and_leaves_no_process(tmp_path: Path) -> None:
     """They run side by side: each waits for processes most of the time."""
     running = {}
-    for number, (kind, script) in enumerate(QUICK.items()):
+    for number, (kind, script) in enumerate(KINDS.items()):
         (home := tmp_path / str(number)).mkdir()
         running[kind] = script, script.start(home), home
     for script, process, home in running.values():
         script.check(process, home)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SLOW)
-def test_each_other_kind_runs_one_study_and_leaves_no_process(kind: str, tmp_path: Path) -> None:
-    SLOW[kind].check(SLOW[kind].start(tmp_path), tmp_path)
-
-
-LOADER = """
-import torch
-class Numbers(torch.utils.data.Dataset):
-    def __len__(self): return 8
-    def __getitem__(self, place): return torch.tensor([float(place)])
-def train(trial):
-    loader = torch.utils.data.DataLoader(Numbers(), num_workers=1, multiprocessing_context={context!r}, batch_size=4)
-    for step in trial.steps():
-        trial.report(loss=float(sum(batch.sum() for batch in loader)))
-with open(FOLDER + "/begun", "a") as file:
-    file.write("begun\\n")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("context", "ends"), [("fork", "ENDED finished 2 28.0"), ("spawn", "Can't pickle <class")])
-def test_processes_of_a_data_loader(context: str, ends: str, tmp_path: Path) -> None:
-    """Forked ones have the classes of the script; spawned ones cannot, and say so."""
-    script = Script({"train.py": IMPORTS + LOADER.format(context=context) + TUNE}, ["train.py"], ends=ends)
-    script.check(script.start(tmp_path), tmp_path)

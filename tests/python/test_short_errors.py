@@ -7,7 +7,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 from typer.testing import CliRunner
 
@@ -51,30 +50,6 @@ def test_a_scheduler_that_does_not_answer_is_named_at_once_and_in_one_line(
     assert said.count("waiting for the Dask scheduler at tcp://127.0.0.1:9, for 3 s at most ...") == 1, said
 
 
-def asks_for_another(trial: hpo.Trial) -> None:
-    trial.report(loss=trial.params["rate"])
-
-
-def asks_a_dictionary_of_its_own(trial: hpo.Trial) -> None:
-    trial.report(loss=looked_up("rate"))
-
-
-def looked_up(name: str) -> float:
-    return {"speed": 1.0}[name]
-
-
-@pytest.mark.slow
-def test_a_parameter_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(KeyError) as raised:
-        hpo.tune(asks_for_another, {"lr": hpo.Float(0, 1), "rates": hpo.Int(1, 2)}, **QUIET)
-    assert raised.value.args == ("rate",)
-    words = "KeyError: 'rate' (trial.params has lr, rates; did you mean 'rates'?)"
-    assert words in raised.value.__notes__, raised.value.__notes__
-    with pytest.raises(KeyError) as raised:
-        hpo.tune(asks_a_dictionary_of_its_own, SPACE, **QUIET)
-    assert not any("trial.params has" in note for note in raised.value.__notes__)
-
-
 def test_one_message_of_many_trials_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mistyped.py").write_text(
         "def train(trial):\n    for _ in trial.steps():\n        trial.report(los=trial.params['lr'])\n"
@@ -87,17 +62,3 @@ def test_one_message_of_many_trials_is_printed_once(tmp_path: Path, monkeypatch:
     said = CliRunner().invoke(app, arguments).output
     assert said.count("Call trial.report(loss=...) in every step") == 2, said  # when it happens, and in the summary
     assert "that of trial" in said and "ObjectiveError as above" in said, said
-
-
-def falls(trial: optuna.Trial) -> float:
-    x = trial.suggest_float("x", 0, 1)
-    for step in (5, 3, 7):
-        trial.report(x, step)
-    return x
-
-
-@pytest.mark.slow
-def test_reports_at_falling_steps_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
-    result = hpo.tune(falls, home=None, max_trials=3)
-    words = "trial.report(..., step=3) came after step 5; steps must rise"
-    assert result.status == "finished" and capfd.readouterr().err.count(words) == 1

@@ -131,7 +131,7 @@ def test_what_a_class_shows_is_python_that_makes_it_again() -> None:
     names = {name: getattr(hpo, name) for name in hpo.__all__}
     for written in (
         hpo.Float(1e-4, 1, log=True),
-        hpo.Int(1, hpo.Reference("width")),
+        hpo.Int(1, 9),
         hpo.Choice("relu", None, [1, 2]),
         hpo.Float(0.5, 1, when={"a": 1}),
         hpo.Asha(configs=60, max_resource=27),
@@ -166,7 +166,6 @@ def study() -> hpo.TrialResult:
         space={
             "lr": hpo.Float(1e-4, 1, log=True),
             "width": hpo.Int(2, 64, step=2),
-            "depth": hpo.Int(1, hpo.Reference("width")),
             "act": hpo.Choice("relu", None, 3, [1, 2]),
             "size": hpo.Choice(["small", "large"], type="ordinal"),
             "decay": hpo.Float(0, 1, when={"act": "relu"}),

@@ -59,9 +59,6 @@ CHOICES = st.lists(
 INTS = st.tuples(st.integers(-(2**60), 2**60) | st.integers(-3, 9), st.integers(0, 6), st.integers(1, 4)).map(
     lambda t: {"type": "int", "low": t[0], "high": t[0] + t[1] * t[2], "step": t[2]}
 )
-LOG_INTS = st.tuples(st.integers(1, 9), st.integers(0, 5), st.integers(1, 4)).map(
-    lambda t: {"type": "int", "low": t[0], "high": t[0] + t[1] * t[2], "step": t[2], "log": True}
-)
 STEPS = st.sampled_from([0.1, 0.05, 0.25, 3e-7, 0.7, 2.0, 1e5])
 FLOATS = st.tuples(st.integers(-3, 9), st.integers(0, 6), st.integers(0, 1), STEPS).map(
     lambda t: {
@@ -71,16 +68,7 @@ FLOATS = st.tuples(st.integers(-3, 9), st.integers(0, 6), st.integers(0, 1), STE
         "step": t[3],
     }
 )
-LOG_FLOATS = st.tuples(st.integers(1, 6), st.integers(0, 4), STEPS).map(
-    lambda t: {
-        "type": "float",
-        "low": float(t[0] * Fraction(str(t[2]))),
-        "high": float((t[0] + t[1]) * Fraction(str(t[2]))),
-        "step": t[2],
-        "log": True,
-    }
-)
-FINITE = st.one_of(CHOICES, CHOICES.map(lambda one: one | {"type": "ordinal"}), INTS, LOG_INTS, FLOATS, LOG_FLOATS)
+FINITE = st.one_of(CHOICES, CHOICES.map(lambda one: one | {"type": "ordinal"}), INTS, FLOATS)
 SPACES = st.lists(FINITE, min_size=1, max_size=3).map(lambda found: dict(zip("abc", found, strict=False)))
 
 
@@ -215,10 +203,8 @@ WIDE: dict[str, Plain] = {
     "integers to 10^12": {"type": "int", "low": 0, "high": 10**12},
     "integers on a log scale": {"type": "int", "low": 1, "high": 10**12, "log": True},
     "integers with a step": {"type": "int", "low": -(10**15), "high": 10**15, "step": 7},
-    "integers on a log scale with a step": {"type": "int", "low": 5, "high": 10**12, "step": 3, "log": True},
     "large ones": {"type": "int", "low": 2**62, "high": 2**62 + 5},
     "floats with a small step": {"type": "float", "low": 0.0, "high": 1.0, "step": 1e-12},
-    "floats with a small step on a log scale": {"type": "float", "low": 1e-6, "high": 1.0, "step": 1e-9, "log": True},
     "small": {"type": "float", "low": 1e-300, "high": 1e-290, "log": True},
     "all magnitudes": {"type": "float", "low": 1e-300, "high": 1e300, "log": True},
     "large": {"type": "float", "low": -8e307, "high": 8e307},
@@ -226,7 +212,6 @@ WIDE: dict[str, Plain] = {
     "one": {"type": "float", "low": 0.3, "high": 0.3},
     "least": {"type": "float", "low": 0.0, "high": 5e-324},
     "far from 0": {"type": "float", "low": 1e9 - 1e-3, "high": 1e9 + 1e-3},
-    "dependent": {"type": "int", "low": 0, "high": {"param": "n"}},
 }
 
 
@@ -252,10 +237,9 @@ def test_no_range_is_too_wide_or_too_narrow_for_a_sampler(sampler: Plain, kind: 
         assert job is not None and same(job.params, params)
     parameter = found.parameters["x"]
     values = [trial.params["x"] for trial in study.state.trials]
-    if kind != "dependent":
-        assert [parameter.from_scale(parameter.on_scale(value)) for value in values] == pytest.approx(values, rel=1e-12)
+    assert [parameter.from_scale(parameter.on_scale(value)) for value in values] == pytest.approx(values, rel=1e-12)
     if WIDE[kind]["type"] == "int" or "step" in WIDE[kind]:
-        assert all(map(same, (one["x"] for one in told(study)), values)) or kind == "dependent"
+        assert all(map(same, (one["x"] for one in told(study)), values))
 
 
 @pytest.mark.parametrize("sampler", [one for one in SAMPLERS if one["name"] != "random"], ids=lambda one: one["name"])

@@ -183,7 +183,7 @@ def test_a_slow_pilot_ends_growth() -> None:
         ({"speedups": {2: 0.0}}, "above 0"),
         ({"speedups": {2048: 7.0}}, "sizes must be from 2 to 1024"),
         ({"speedups": {2: 1.2, 4: 2.0}}, "no size reaches"),
-        ({"efficiency": 1.5}, "efficiency"),
+        ({"efficiency": 0.5}, "scaling.efficiency: is no setting any more: a size has to reach 75 % of linear"),
         ({"most": 8}, "scaling.most: is no setting any more: name the sizes"),
     ],
 )
@@ -205,5 +205,5 @@ def test_scaling_without_growing_trials_is_refused() -> None:
 
 
 def test_the_setting_survives_the_journal() -> None:
-    spec = growing({"speedups": FOUR, "efficiency": 0.6})
+    spec = growing({"speedups": FOUR})
     assert StudySpec.from_journal(spec.plain()) == spec

@@ -12,13 +12,17 @@ from benchmarks.performance_model import (
     Convolution,
     Dense,
     ExchangeModel,
+    FittedModel,
     LayerModel,
     Link,
     Work,
     corrected,
+    fitted,
+    rounds,
     seconds,
+    speedups,
 )
-from hpo_core.study.gang_sizes import FittedModel, doublings, fitted, kappa, rounds, speedups
+from hpo_core.study.gang_sizes import doublings, kappa, measured_speedups
 from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, nin
 
 
@@ -137,6 +141,8 @@ def test_more_measured_times_than_parameters_are_fitted_by_least_squares() -> No
         return sum((model.step(gpus).total / (times[gpus] * (1.05 if gpus == 8 else 1)) - 1) ** 2 for gpus in times)
 
     assert error(noisy.exchange) <= min(error(noisy.exchange + step) for step in (-0.01, 0.01))
+    for found in (times, {**times, 8: times[8] * 1.05}, {1: 10.0}, {1: 10.0, 2: 4.0}):
+        assert measured_speedups(found, doublings(16)) == speedups(fitted(found), doublings(16)), "as studies count"
 
 
 @pytest.mark.parametrize("measured", [{2: 1.0}, {}, {1: 0.0}, {1: 1.0, 0: 2.0}, {1: 1.0, 2: float("nan")}])

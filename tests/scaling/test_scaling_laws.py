@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.performance_model import CorrectedModel, LayerModel, Link, corrected
-from hpo_core.study.gang_sizes import StepModel, doublings, fitted, kappa, speedups
+from benchmarks.performance_model import CorrectedModel, LayerModel, Link, StepModel, corrected, fitted, speedups
+from hpo_core.study.gang_sizes import doublings, kappa
 from tests.scaling.paleo_nin import NIN, nin
 
 SIZES = doublings(128)

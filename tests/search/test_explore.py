@@ -60,12 +60,6 @@ def test_what_a_choice_makes_active_is_drawn() -> None:
     assert len({round(beta, 6) for beta in betas}) > 100 and all(0.5 <= beta <= 0.999 for beta in betas)
 
 
-def test_ends_of_ordered_choices_have_one_neighbour() -> None:
-    assert {child["batch"] for child in children(PARENT | {"batch": 16})} == {32}
-    one = {"c": {"type": "ordinal", "choices": [7]}}
-    assert children({"c": 7}, count=3, space=one) == [{"c": 7}] * 3
-
-
 def test_a_float_with_a_step_goes_to_the_neighbour_where_a_factor_rounds_back() -> None:
     space = {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.1}}
 
@@ -80,11 +74,6 @@ def test_a_float_with_a_step_goes_to_the_neighbour_where_a_factor_rounds_back() 
 
 def test_zero_is_no_trap() -> None:
     assert {round(child["momentum"], 9) for child in children(PARENT | {"momentum": 0.0})} == {0.0, 0.198}
-
-
-def test_factors_are_a_setting() -> None:
-    found = children(perturb=[0.5, 2.0])
-    assert {round(child["momentum"], 9) for child in found} == {0.25, 0.99}
 
 
 def test_resampling_probability() -> None:

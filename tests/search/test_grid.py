@@ -43,7 +43,7 @@ def test_log_scales_are_spaced_evenly_in_the_logarithm() -> None:
         ({"points": {"lr": [0.5, 2.0]}}, "2.0 lies outside its range"),
         ({"points": {"lr": [0.5, 0.5]}}, "holds a value twice"),
         ({"points": {"lr": 3, "depth": 2}}, "it has 3 choices"),
-        ({"random": ["lr"]}, "search.random: is no setting any more: give it points, or use method: random"),
+        ({"random": ["lr"]}, "search.random: is no setting any more: give the parameter points, or use method: random"),
         ({"configs": 10}, "search.configs: is no setting any more: give fewer points"),
         ({"points": {"lr": 90_000}}, "at most about 200,000 points"),
         ({"points": {"lr": 900_000}}, r"values on all axes of the grid = 900,008 is too large: at most 100,000"),
@@ -62,7 +62,6 @@ def test_refused(settings: dict[str, Any], message: str) -> None:
         {"type": "float", "low": 0.1, "high": 0.7, "step": 0.2},
         {"type": "float", "low": 0.0, "high": 1.0, "step": 0.3},
         {"type": "int", "low": 0, "high": 11, "step": 3},
-        {"type": "int", "low": 2, "high": 60, "step": 7, "log": True},
     ],
 )
 def test_points_keep_to_steps_and_reach_the_last_one(one: dict[str, Any], points: int | None) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.model.events import JobGranted, Reproduced, TrialStopped
+from hpo_core.model.events import JobGranted, Reproduced
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.search.evolution import by_dominance, by_priority, ranked
-from hpo_core.search.pbt import Pbt
+from hpo_core.search.evolution import by_priority, ranked
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import facts, judge
 
@@ -59,17 +58,6 @@ def test_one_worker_gives_a_synchronous_evolution() -> None:
     assert [birth.initiator for birth in births(study)] == list(range(12))
 
 
-def test_budget_mode_keeps_few_workers_busy() -> None:
-    study = pbt(population=20, generations=3)
-    running = study.set_capacity(3)
-    while running:
-        open_generations = Counter(job.rung for job in running)
-        assert max(open_generations) - min(open_generations) <= 1, "a large population hardly gets out of step"
-        running = running[1:] + study.tell_report(good(running[0], 1.0))
-        study.check()
-    assert len(study.state.trials) == 60
-
-
 def test_failed_and_diverged_trials_initiate_and_lose() -> None:
     study = pbt(population=3)
     one, two, three = study.set_capacity(3)
@@ -92,7 +80,7 @@ def test_where_nobody_has_a_fitness_the_member_begins_anew() -> None:
 
 
 def test_truncation_replaces_the_worst_by_one_of_the_best() -> None:
-    study = pbt(population=10, generations=2, selection="truncation", truncation=0.2, reproduction="barrier")
+    study = pbt(population=10, generations=2, selection="truncation", reproduction="barrier")
     for job in study.set_capacity(10):
         study.tell_report(good(job, float(job.trial)))
     found = {birth.initiator: birth for birth in births(study)}
@@ -180,20 +168,6 @@ def test_eager_reproduction_waits_for_an_opponent_only(workers: int) -> None:
     judge(study.spec, study.journal.entries("world"))
 
 
-def test_generations_of_opponents() -> None:
-    study = pbt(population=6, generations=20)
-    Late(2, workers=4).through(study)
-    judge(study.spec, study.journal.entries("world"))
-    generation = {birth.child: birth.generation for birth in births(study)}
-    gaps = {
-        generation.get(birth.opponent, 0) - generation.get(birth.initiator, 0)
-        for birth in births(study)
-        if birth.opponent is not None
-    }
-    assert gaps & {-2, -1, 0, 1} == {0, -1}
-    assert audit(study.journal.entries("world")).clean
-
-
 def test_the_judge_of_reproductions_sees_a_wrong_one() -> None:
     """A run by the eager rule, held against the paper's."""
     study = pbt(population=20, generations=12)
@@ -203,41 +177,6 @@ def test_the_judge_of_reproductions_sees_a_wrong_one() -> None:
     )
     with pytest.raises(AssertionError, match="no generation is complete"):
         judge(by_paper, study.journal.entries("world"))
-
-
-def test_members_stay_within_a_distance() -> None:
-    study = pbt(population=3, generations=9, max_gap=2)
-    slow, *others = study.set_capacity(3)
-    while others:
-        others = others[1:] + study.tell_report(good(others[0], 1.0))
-    generations = {birth.generation for birth in births(study)}
-    assert max(generations) == 2, "two generations ahead of the slow one, and no further"
-    assert len(study.tell_report(good(slow, 1.0))) > 0
-
-
-def test_stragglers_are_named_and_stopped() -> None:
-    study = pbt(population=3, generations=9, stragglers=3)
-    slow, *others = study.set_capacity(3)
-    method = study.method
-    assert isinstance(method, Pbt)
-    assert method.early_stopping() == []
-    while not facts(study.journal.entries("world"), TrialStopped):
-        others = others[1:] + study.tell_report(good(others[0], 1.0))
-        study.check()
-    assert study.state.trials[0].status == "stopped"
-    assert study.tell_report(good(slow, 0.0)) == [], "its late report is noted, and changes nothing"
-    assert 0 in [birth.initiator for birth in births(study)], "its member goes on"
-    study.check()
-
-
-def test_fitness_by_priority_and_by_dominance_with_gaps() -> None:
-    nan = math.nan
-    assert by_priority((1.0, 5.0), (1.0, 4.0)) == 1
-    assert by_priority((nan, 5.0), (0.0, 6.0)) == -1, "a metric that one lacks says nothing"
-    assert by_priority((nan, nan), (0.0, 6.0)) == 0
-    assert by_dominance((1.0, 5.0), (2.0, 4.0)) == 0
-    assert by_dominance((1.0, nan), (2.0, 4.0)) == -1
-    assert by_priority(None, (nan,)) == 1 and by_priority(None, None) == 0
 
 
 def test_missing_metrics_are_no_divergence() -> None:

@@ -38,7 +38,7 @@ def processes_of(job: str) -> list[psutil.Process]:
 
 
 def test_a_study_trains_in_slurm_jobs_and_leaves_none(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, cores=2, directives=["--nice=10"], prologue=["export MARKED=yes"])
+    study = SlurmStudy(tmp_path, slurm, cores=2, directives=["--nice=10"])
     process = study.start()
     wait_for(lambda: len(slurm.jobs("RUNNING")) == 2, "two jobs run")
     shown = slurm.call("scontrol", "show", "job", slurm.jobs("RUNNING")[0])
@@ -100,13 +100,6 @@ def test_a_study_waits_for_a_drained_node_and_goes_on(slurm: OneNodeSlurm, tmp_p
     slurm.call("scontrol", "update", f"NodeName={NODE}", "State=RESUME")
     study.ends_well(process)
     assert only_lost(study) == 0
-
-
-def test_held_jobs_end_the_wait_with_what_to_do(slurm: OneNodeSlurm, tmp_path: Path) -> None:
-    study = SlurmStudy(tmp_path, slurm, workers=1, wait=8, directives=["--hold"])
-    assert study.start().wait(120) == 1
-    assert "began to work within 8 s (cluster.wait)" in study.said
-    wait_for(lambda: not slurm.jobs("PENDING"), "the held job was removed", 60)
 
 
 def test_a_killed_controllers_jobs_leave_the_queue_and_resume_goes_on(slurm: OneNodeSlurm, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import did_you_mean, meant_or_known, near_name
-from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 
 ROOT = Path(__file__).parents[2]
@@ -84,13 +82,6 @@ def test_a_name_in_a_study_file(changes: dict[str, Any], said: str) -> None:
 def test_a_key_that_is_near_to_none_is_told_what_its_place_takes(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
         make_spec(**changes)
-
-
-def study_file(folder: Path) -> str:
-    plain = StudySpec.plain(make_spec()) | {"objective": "train:train"}
-    (folder / "study.yaml").write_text(json.dumps(plain))
-    (folder / "train.py").write_text("def train(trial):\n    pass\n")
-    return str(folder / "study.yaml")
 
 
 def test_one_rule_serves_all_names() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import first_job
@@ -18,14 +16,11 @@ from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import NestedParams, nested
 from hpo_core.model.space.search_space import distributions, seen
-from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.assembly import notices
-from hpo_core.training.handle import TrialHandle
 from tests.conftest import World, fresh, make_spec
-from tests.job_requests import make_request
 
 Plain = dict[str, Any]
 UNIT: Plain = {"type": "float", "low": 0.0, "high": 1.0}
@@ -37,10 +32,9 @@ NET: Plain = {
     },
     "x": UNIT,
     "kernel": {"type": "categorical", "choices": [[3, 3], [5, 5], None]},
-    "batch": {"type": "int", "low": 32, "high": 512, "step": 32, "log": True},
-    "chunk": {"type": "int", "low": 1, "high": {"param": "batch"}},
+    "batch": {"type": "int", "low": 32, "high": 512, "step": 32},
     "noise": {"type": "float", "low": -1.0, "high": 2.0, "when": [{"kernel": [[5, 5]]}, {"x": {"low": 0.8}}]},
-    "decay": {"type": "float", "low": 0.001, "high": 0.1, "log": True, "step": 0.001},
+    "decay": {"type": "float", "low": 0.001, "high": 0.1, "log": True},
 }  # fmt: skip
 FORBIDDEN = [{"optimizer.name": "sgd", "x": {"high": 0.3}}, {"kernel": None, "batch": {"low": 256}}]
 
@@ -49,38 +43,9 @@ def space_of(space: Plain, **changes: Any) -> SearchSpace:
     return make_spec(space=space, **changes).search_space()
 
 
-def draws(parameter: Plain, count: int = 4000) -> list[Any]:
-    space = space_of({"x": parameter})
-    return [space.draw(Stream(5, "test", number))["x"] for number in range(count)]
-
-
-def ks(values: list[float], below: Any) -> float:
-    """Kolmogorov and Smirnov's distance; with 4000 values above 0.0308 once in a thousand samples."""
-    ordered = sorted(values)
-    n = len(ordered)
-    return max(max(below(v) - i / n, (i + 1) / n - below(v)) for i, v in enumerate(ordered))
-
-
 def chi_square(counts: Counter[Any], chances: dict[Any, float]) -> float:
     total = sum(counts.values())
     return sum((counts[one] - total * chance) ** 2 / (total * chance) for one, chance in chances.items())
-
-
-@pytest.mark.parametrize(
-    ("kind", "low", "high", "step"),
-    [("int", 32, 512, 32), ("int", 10, 95, 10), ("float", 0.1, 1.0, 0.1), ("float", 0.5, 20.0, 3.0)],
-)
-def test_a_log_scale_with_steps_gives_each_step_its_share_of_the_scale(
-    kind: str, low: float, high: float, step: float
-) -> None:
-    steps = [low + k * step for k in range(int((high - low) / step + 1e-9) + 1)]
-    bottom, top = max(low - step / 2, low / 2), steps[-1] + step / 2
-    edges = [bottom, *(v + step / 2 for v in steps)]
-    shares = [math.log(b / a) / math.log(top / bottom) for a, b in itertools.pairwise(edges)]
-    counts = Counter(round(v, 9) for v in draws({"type": kind, "low": low, "high": high, "step": step, "log": True}))
-    expected = {round(v, 9): share for v, share in zip(steps, shares, strict=True)}
-    assert set(counts) <= set(expected)
-    assert chi_square(counts, expected) < len(steps) + 4.0 * math.sqrt(2 * len(steps)) + 8
 
 
 @pytest.mark.parametrize(
@@ -132,18 +97,15 @@ def _context(spec: StudySpec) -> Any:
         ({"x": UNIT | {"when": {"c": {"not": "z"}}}}, "wants c not 'z', a value that c never takes"),
         ({"x": UNIT | {"when": {"n": {"low": 9}}}}, "no value of n is at least 9"),
         ({"x": UNIT | {"when": {"n": {"low": "a"}}}}, "low and high are numbers"),
-        ({"x": {"type": "int", "low": 5, "high": {"param": "n"}}}, "low can be 5 while high is 1"),
-        ({"x": {"type": "int", "low": 0, "high": {"param": "y"}}}, "which is no parameter"),
-        ({"x": {"type": "int", "low": 0, "high": {"param": "x"}}}, "form a circle"),
-        ({"x": {"type": "int", "low": 0, "high": {"param": "f"}}}, "f is float, and the end of this range is a whole"),
-        ({"x": UNIT | {"high": {"param": "m"}, "low": -1.0}}, "m takes part only under a condition"),
+        ({"x": UNIT | {"when": {"y": 1}}}, "space.x.when names 'y', which is no parameter"),
+        ({"x": UNIT | {"when": {"x": 1}}}, "form a circle"),
+        ({"x": {"type": "int", "low": 5, "high": {"param": "n"}}}, "space.x.high: .* valid integer"),
+        ({"x": {"type": "int", "low": 1, "high": 9, "step": 2, "log": True}}, "log: true and a step cannot be"),
         ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1]}}, "space.x.weights: is no setting any more"),
         ({"x": UNIT | {"default": 2}}, "space.x.default: is no setting any more: name the configuration in start_with"),
         ({"c.d": UNIT}, "'c.d' is in the group 'c'"),
         ({"x": UNIT | {"when": {"n": {"not": [2, 3], "low": 2, "high": 3}}}}, "no value of n is not 2 or 3"),
         ({"x": {"type": "normal", "mean": 0, "std": 1}}, "type = 'normal' is gone: draw u with"),
-        ({"l": UNIT | {"low": -1.7e308, "high": 0.0}, "x": UNIT | {"low": {"param": "l"}, "high": 1.7e308}},
-         "space.x: high - low can be .* is not finite; narrow the range of l"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(space: Plain, says: str) -> None:
@@ -168,7 +130,6 @@ def test_a_condition_on_what_an_exclusion_leaves_is_taken() -> None:
 @pytest.mark.parametrize(
     ("parameter", "values"),
     [
-        ({"type": "float", "low": 1.0618971355754463, "high": 4.0, "log": True, "step": 3.0}, {1.0618971355754463}),
         ({"type": "float", "low": 0.0, "high": 0.3, "step": 0.1}, {0.0, 0.1, 0.2, 0.3}),
         ({"type": "int", "low": 1, "high": 12, "step": 4}, {1, 5, 9}),
         ({"type": "int", "low": 2**62, "high": 2**63 - 1, "step": 2**62 - 1}, {2**62, 2**63 - 1}),
@@ -214,10 +175,6 @@ def test_groups_reach_a_training_function_as_dictionaries() -> None:
     assert nested({"a": 1, "a.b": 2}) == {"a": 1, "a.b": 2}
 
 
-NAMES = st.text("abc", min_size=1, max_size=2)
-TREE = st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
-
-
 def test_a_group_can_be_written_as_a_mapping_or_with_dots() -> None:
     dotted = {"optimizer.lr": UNIT, "optimizer.type": {"type": "categorical", "choices": ["a"]}}
     grouped = {"optimizer": {"lr": UNIT, "type": {"type": "categorical", "choices": ["a"]}}}
@@ -244,7 +201,6 @@ def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sample
     space = spec.search_space()
     for trial in again.state.trials:
         assert space.complaints(trial.params) == []
-        assert trial.params["chunk"] <= trial.params["batch"]
         assert set(distributions(space, trial.params)) == set(trial.params)
         for name, distribution in distributions(space, trial.params).items():
             assert distribution._contains(distribution.to_internal_repr(seen(space, trial.params)[name]))
@@ -252,7 +208,7 @@ def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sample
 
 @pytest.mark.parametrize("sampler", ["CmaEsSampler", "GPSampler", "QMCSampler", "NSGAIISampler", "BruteForceSampler"])
 def test_every_sampler_proposes_all_types_inside_the_space(sampler: str) -> None:
-    space = {name: NET[name] for name in ("x", "kernel", "batch", "noise", "decay", "chunk")}
+    space = {name: NET[name] for name in ("x", "kernel", "batch", "noise", "decay")}
     if sampler == "BruteForceSampler":
         space = {"kernel": NET["kernel"], "batch": NET["batch"]}
     forbidden = [FORBIDDEN[1]]
@@ -266,22 +222,11 @@ def test_every_sampler_proposes_all_types_inside_the_space(sampler: str) -> None
         study.tell(job, {"loss": float(len(repr(job.params)))})
 
 
-@pytest.mark.parametrize(
-    ("sampler", "says"),
-    [
-        ("random", []),
-        (
-            "TPESampler",
-            ["chunk", "batch, decay"],
-        ),
-    ],
-)
-def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str, says: list[str]) -> None:
+@pytest.mark.parametrize("sampler", ["random", "TPESampler"])
+def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str) -> None:
     search = {"method": "random", "configs": 3}
     said = notices(make_spec(space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler}))
-    assert len(said) == len(says) + bool(says)
-    for notice, part in zip(said, says, strict=False):
-        assert part in notice
+    assert bool(said) == (sampler == "TPESampler") and all("knows nothing of forbidden" in one for one in said)
     assert not notices(make_spec(search=search, sampler={"name": sampler}))
 
 
@@ -305,16 +250,9 @@ def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
     assert begun.status == "finished" and begun.state.trials[0].params == warm.warm_start.proposals[0]
 
 
-def test_a_training_function_gets_groups_and_constants() -> None:
-    job = Job(0, 0, Rung(0, 0), target=1, params={"optimizer.lr": 0.1, "optimizer.beta": 0.9, "x": 1, "data": "a"})
-    request = make_request(study="s", job=job, objective="", metric="loss", seed=1, folder="")
-    params = TrialHandle(request).params
-    assert params == {"optimizer": {"lr": 0.1, "beta": 0.9}, "x": 1, "data": "a"} and params["optimizer.lr"] == 0.1
-
-
-def test_hpo_try_keeps_to_dependent_ranges() -> None:
+def test_hpo_try_keeps_to_the_space() -> None:
     spec = make_spec(space=NET, forbidden=FORBIDDEN, constants={"data": "a"})
-    params = first_job(spec, {"chunk": "33", "batch": "64"}).params
-    assert (params["batch"], params["chunk"], params["data"]) == (64, 33, "a")
-    with pytest.raises(SpecError, match="params.chunk = 65 lies outside its range"):
-        first_job(spec, {"chunk": "65", "batch": "64"})
+    params = first_job(spec, {"batch": "64"}).params
+    assert (params["batch"], params["data"]) == (64, "a")
+    with pytest.raises(SpecError, match="params.batch = 65 is off its steps"):
+        first_job(spec, {"batch": "65"})

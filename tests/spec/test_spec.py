@@ -171,28 +171,6 @@ def test_what_is_no_study(tmp_path: Path, text: str, expected: str) -> None:
         load_spec(write(tmp_path, text))
 
 
-def test_absent_file(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no such file"):
-        load_spec(tmp_path / "none.yaml")
-
-
-def test_conditions_may_not_form_a_circle() -> None:
-    a: dict[str, Any] = {"type": "categorical", "choices": [1, 2]}
-    with pytest.raises(SpecError, match="form a circle"):
-        make_spec(space={"p": a | {"when": {"q": 1}}, "q": a | {"when": {"p": 1}}})
-
-
-def test_true_is_not_one() -> None:
-    spec = make_spec(
-        space={
-            "flag": {"type": "categorical", "choices": [True, False]},
-            "n": {"type": "int", "low": 1, "high": 3, "when": {"flag": True}},
-        }
-    )
-    space = spec.search_space()
-    assert space.is_active("n", {"flag": True}) and not space.is_active("n", {"flag": 1})
-
-
 def test_complaints_about_foreign_configurations() -> None:
     space = make_spec().search_space()
     assert space.complaints({"x": 0.5, "c": "b"}) == []

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from hpo_core.model.syntax_tree import syntax_tree
-from tests.shape.imports import modules
 
 
 class Cycle:
@@ -66,16 +65,3 @@ def test_a_library_parses_in_another_thread_meanwhile() -> None:
         ended.set()
         other.join()
     assert found == [expected] * len(found)
-
-
-def test_nobody_parses_by_another_way() -> None:
-    calls = [
-        f"{name}:{node.lineno}"
-        for name, path in modules().items()
-        if ".parse(" in (text := path.read_text()) or "literal_eval(" in text
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-        and (node.func.attr == "parse" or (node.func.attr == "literal_eval" and isinstance(node.args[0], ast.Name)))
-        and isinstance(node.func.value, ast.Name) and node.func.value.id == "ast"
-    ]  # fmt: skip
-    assert [call.partition(":")[0] for call in calls] == ["hpo_core.model.syntax_tree"]

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Study
@@ -18,7 +17,6 @@ from hpo_core.replay.audit import audit
 from hpo_core.state.best_results import BestResults
 from tests.checkpoints.test_checkpoints import Disk
 from tests.conftest import fresh, make_spec
-from tests.methods import spec_of
 
 Plain = list[dict[str, Any]]
 
@@ -92,23 +90,6 @@ def test_a_missing_entry_is_named() -> None:
     entries = list(played().journal.entries("world"))
     with pytest.raises(JournalError, match="Entry 8 stands where 7 belongs"):
         audit(entries[:7] + entries[8:])
-
-
-@pytest.mark.parametrize("name", ["asha", "pareto-asha-brackets"])
-@pytest.mark.parametrize("rule", ["best_of_all", "best_of_highest_rung"])
-def test_a_wrong_best_result_fails_the_invariants(name: str, rule: str) -> None:
-    study = fresh(spec_of(name), MemoryJournal(), world := Disk(3))
-    world.play(study)
-    study.check()
-    best: BestResults = getattr(study.state, rule)
-    first, *others = best.front
-    better = msgspec.structs.replace(first, loss=first.loss - 1)
-    if first.losses:
-        better = msgspec.structs.replace(better, losses=(better.loss, *first.losses[1:]))
-    for front in ([better, *others], others):
-        best.front, best.incumbent = front, front[0] if front else None
-        with pytest.raises(AssertionError):
-            study.check()
 
 
 def test_the_audit_asks_for_the_best_result(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import warnings
@@ -19,7 +18,7 @@ from hpo_core.model.events import JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.search.method import Infeasible, total_violation
+from hpo_core.search.method import Infeasible
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.search.rungs import LossRung
 from hpo_core.views.summary import constraint_words, summarize
@@ -206,24 +205,6 @@ def test_a_rung_of_several_objectives_ranks_infeasible_results_behind_its_fronts
     infeasible.sort(key=lambda t: (found[t].violation, found[t].losses, t))
     feasible = [t for t in plain.ranking() if found[t] is not None]
     assert rung.ranking() == feasible + infeasible + [t for t in range(24) if found[t] is None]
-
-
-def test_the_order_of_losses_is_that_of_optuna() -> None:
-    from optuna.samplers.nsgaii._constraints_evaluation import _constrained_dominates
-
-    draw = random.Random(1)
-    for _ in range(100):
-        values = [[draw.choice([-1.0, 0.0, 0.5, 1.0]) for _ in range(2)] for _ in range(2)]
-        losses = [draw.choice([1.0, 2.0]) for _ in range(2)]
-        trials = [
-            optuna.trial.create_trial(value=loss, system_attrs={"constraints": c})
-            for c, loss in zip(values, losses, strict=True)
-        ]
-        violations = [total_violation(c) for c in values]
-        ours = [Infeasible(v, x) if v else x for v, x in zip(violations, losses, strict=True)]
-        for a, b in itertools.permutations(range(2)):
-            if _constrained_dominates(trials[a], trials[b], [optuna.study.StudyDirection.MINIMIZE]):
-                assert ours[a] < ours[b]
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_limit_of_the_resource_limits_the_claim() -> None:
 
 def test_a_study_whose_trials_grow_claims_kappa_slots_for_each_job() -> None:
     """The example of the paper: 8 jobs and kappa 4 can use 32 slots."""
-    grows = {"training": {"gang": "auto"}, "scaling": {"speedups": {2: 1.9, 4: 3.6}, "efficiency": 0.75}}
+    grows = {"training": {"gang": "auto"}, "scaling": {"speedups": {2: 1.9, 4: 3.6}}}
     search = {"method": "asha", "configs": 8, "min_resource": 1, "max_resource": 4, "reduction_factor": 2}
     study = new_study(make_spec(search=search, **grows))
     assert (study.demand(MOST), study.job_slots) == (32, 1)

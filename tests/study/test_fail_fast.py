@@ -14,7 +14,6 @@ from hpo_core.replay.audit import audit
 from tests.conftest import completed, failed, fresh, make_spec
 
 ASHA = {"method": "asha", "configs": 200, "max_resource": 9, "reduction_factor": 3}
-PBT = {"method": "pbt", "population": 8, "generations": 10, "steps_per_generation": 1}
 
 
 def diverged(job: Job) -> Report:
@@ -84,11 +83,6 @@ def test_a_search_with_many_diverging_trials_goes_on(workers: int) -> None:
         assert study.status == "finished" and study.state.finite_results
 
 
-def test_one_finite_value_is_enough() -> None:
-    study = Cluster(lambda trial: trial != 19).play(study_of())
-    assert study.status == "finished" and study.state.finite_results
-
-
 def test_a_resumed_study_halts_after_twenty_further_ones() -> None:
     study = Cluster(every).play(study_of())
     study.recover("again")
@@ -97,13 +91,3 @@ def test_a_resumed_study_halts_after_twenty_further_ones() -> None:
     assert study.state.halted is not None and study.state.halted.reason.startswith("the next 20 trials all ended")
     study.recover("once more")
     assert Cluster(lambda trial: trial < 45).play(study).status == "finished"
-
-
-def test_a_population_that_diverges_halts() -> None:
-    study = Cluster(every, workers=4).play(study_of(search=PBT))
-    assert study.status == "halted" and len(study.state.trials) < 30
-
-
-def test_it_can_be_switched_off() -> None:
-    study = Cluster(every).play(study_of(training={"fail_fast": None}))
-    assert study.status == "finished" and len(study.state.trials) == 200

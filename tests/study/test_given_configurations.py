@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.views.states import trial_story
 from tests.conftest import World, fresh, make_spec
 from tests.methods import spec_of
 
@@ -72,35 +70,6 @@ def test_every_sampler_completes_them_and_a_resume_goes_on_the_same(sampler: str
             assert again == found
 
 
-@pytest.mark.parametrize("sampler", ["QMCSampler", "CmaEsSampler"])
-def test_a_resume_asks_again_with_what_was_given_where_much_is_forbidden(sampler: str) -> None:
-    unit = {"type": "float", "low": 0.0, "high": 1.0}
-
-    def played(steps: int | None) -> list[dict[str, Any]]:
-        journal = MemoryJournal()
-        spec = make_spec(
-            space={"x": unit, "y": unit},
-            forbidden=[{"x": {"low": 0.5}, "y": {"low": 0.5}}],
-            start_with=[{"x": 0.9}, {"x": 0.8, "y": 0.1}],
-            search={"method": "random", "configs": 20},
-            sampler={"name": sampler, **({"n_startup_trials": 2} if sampler == "CmaEsSampler" else {})},
-            seed=3,
-        )
-        study = fresh(spec, journal)
-        for step in range(20):
-            if step == 6:
-                study.enqueue({"x": 0.95})
-            job = study.ask()
-            assert job is not None
-            study.tell(job, {"loss": (job.params["x"] - 0.3) ** 2 + job.params["y"]})
-            if step == steps:
-                study = Study.open("world", journal)
-        return params(study)
-
-    whole = played(None)
-    assert all(played(steps) == whole for steps in (1, 8, 14))
-
-
 def test_a_grid_is_gone_through_whole_after_them() -> None:
     journal = MemoryJournal()
     study = fresh(spec_of("grid", study="g", start_with=[{"x": 0.123}]), journal)
@@ -115,22 +84,6 @@ def test_a_grid_is_gone_through_whole_after_them() -> None:
     assert study.finished and audit(journal.entries("g")).clean
     World(3).play(study, study.enqueue({"x": 0.789, "c": "b"}))
     assert params(study)[-1]["x"] == 0.789 and study.finished and audit(journal.entries("g")).clean
-
-
-def test_an_enqueued_configuration_survives_a_crash_and_is_taken_once() -> None:
-    journal = MemoryJournal()
-    study = fresh(make_spec(), journal)
-    World(1).play(study, steps=2)
-    study.enqueue({"x": 0.125})
-    entries = [decode_entry(encode_entry(entry)) for entry in journal.entries("world")]
-    again = Study.from_entries(entries, journal=journal)
-    assert list(again.state.queue) == [{"x": 0.125}]
-    again.recover("next")
-    World(2).play(again)
-    assert [one["x"] for one in params(again)].count(0.125) == 1 and not again.state.queue
-    stories = ["\n".join(trial_story(again, trial.number)) for trial in again.state.trials]
-    assert ["given by a person" in story for story in stories] == [one["x"] == 0.125 for one in params(again)]
-    assert audit(journal.entries("world")).clean
 
 
 def test_duplicates_are_refused_at_the_start_and_skipped_on_request() -> None:

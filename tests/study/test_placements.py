@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.model.events import Entry, JobCompleted, JobPlaced, PlacementsNoticed
+from hpo_core.model.events import Entry, JobPlaced, PlacementsNoticed
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
-from tests.placement.test_shared_devices import devices_for, gpu, job
-from tests.virtual_devices import GB, Played, gpus
+
+GB = 1_000_000_000
 
 
 def placed(job: Job, memory: int = GB) -> JobPlaced:
@@ -60,34 +58,3 @@ def test_no_decision_reads_them() -> None:
         assert any(type(entry.stimulus) is PlacementsNoticed for entry in told(study)) == records
         assert audit(told(study)).clean
     assert decided[0] == decided[1]
-
-
-def test_jobs_that_are_over_at_once_are_not_told_of() -> None:
-    placer = devices_for(gpu(), stated={"memory": "1GB", "compute": 30, "cores": 1})
-    jobs = [job(trial) for trial in range(2)]
-    assert len(placer.place(jobs, now=2.0).begun) == 2
-    placer.release(jobs[0].key)
-    assert [(one.trial, one.share, one.began) for one in placer.new_placements()] == [(1, (300, GB, 1000), 2.0)]
-    assert placer.new_placements() == []
-
-
-def test_the_loop_records_them_once_a_poll() -> None:
-    played = Played(gpus(2), "fill", 40)
-    polls = {entry.time for entry in played.entries if type(entry.stimulus) is PlacementsNoticed}
-    noticed = [entry for entry in played.entries if type(entry.stimulus) is PlacementsNoticed]
-    assert len(noticed) == len(polls), "one entry tells of all that began"
-    study = Study.from_entries(played.entries[:1])
-    known, ended = Counter[int](), {}
-    for entry in played.entries[1:]:
-        study.replay(entry)
-        study.check()
-        here = Counter[str]()
-        for one in study.state.placed.values():
-            here[one.device] += one.share[1]
-            known[one.trial] += 1
-            assert one.began <= entry.time
-        assert all(memory <= 16 * GB for memory in here.values()), "as many as fit, at any moment"
-        ended |= {event.trial: event for event in entry.events if type(event) is JobCompleted}
-    assert len(ended) == 40
-    longer = {trial for trial, event in ended.items() if event.ended - event.started > 2}
-    assert longer <= set(known) and len(longer) > 20, "all that run longer than a poll"

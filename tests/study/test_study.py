@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.errors import FencedError, HpoError, JournalError, ObjectiveError
+from hpo_core.model.errors import HpoError, JournalError, ObjectiveError
 from hpo_core.model.events import (
     AttemptFailed,
     CheckpointCondemned,
@@ -158,16 +158,6 @@ def test_a_study_that_could_not_record_is_closed() -> None:
     assert again.state.trials == [], "nothing that was not recorded is remembered"
 
 
-def test_stale_writer_is_fenced() -> None:
-    journal = MemoryJournal()
-    first = fresh(make_spec(), journal)
-    first.set_capacity(1)
-    second = Study.open("world", journal)
-    second.ask()
-    with pytest.raises(FencedError, match="Another controller took over"):
-        first.ask()
-
-
 def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_abandons_it() -> None:
     study = fresh(make_spec(training={"retries": {"lost": 10}}))
     jobs = study.set_capacity(1)
@@ -186,15 +176,6 @@ def test_time_travel_and_story() -> None:
     early = Study.open("world", journal, at=5)
     assert early.seq == 6 and early.state.completed_jobs < study.state.completed_jobs
     assert trial_story(study, 0)[0].startswith("trial 0 created in bracket 0")
-
-
-def test_a_gap_in_the_journal_is_refused() -> None:
-    journal = MemoryJournal()
-    study = fresh(make_spec(), journal)
-    World().play(study)
-    entries = list(journal.entries("world"))
-    with pytest.raises(JournalError, match="entries are missing or out of order"):
-        Study.from_entries(entries[:3] + entries[4:])
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, "3", None])

@@ -64,15 +64,6 @@ def test_audit_and_replay_of_a_warm_started_study(sampler: str) -> None:
     assert isinstance(again.sampler, WarmStarted)
 
 
-def test_audit_finds_a_proposal_that_was_not_the_one() -> None:
-    journal = earlier("a")
-    World(5).play(fresh(warm(journal, "a"), journal))
-    entries = list(journal.entries("new"))
-    proposals = entries[0].events[0].spec["warm_start"]["proposals"]  # type: ignore[union-attr]
-    proposals[0]["x"] /= 2
-    assert not audit(entries).clean
-
-
 def test_old_results_decay_by_age() -> None:
     journal = earlier("a", "b")
     half = [warm(journal, "b", "a").warm_start for _ in range(2)]
@@ -92,26 +83,6 @@ def test_losses_of_other_data_are_shifted_by_what_was_trained_on_both() -> None:
     old = [t.value for t in shown[:past] if t.state == optuna.trial.TrialState.COMPLETE]
     new = [t.value for t in shown[past:] if t.state == optuna.trial.TrialState.COMPLETE]
     assert old and new and min(old) > 5.0, "without the shift no new result could look good beside them"
-
-
-def test_old_results_help_the_sampler() -> None:
-    """On trials that follow the proposals: TPE with a past starts where TPE without one has to search."""
-
-    def later(seed: int, warm_start: dict[str, Any] | None) -> float:
-        journal = MemoryJournal()
-        search = {"method": "random", "configs": 40}
-        World(seed).play(fresh(make_spec(study="a", seed=seed, search=search), journal))
-        spec = make_spec(
-            study="new", seed=seed + 50, search={"method": "random", "configs": 10}, sampler={"name": "TPESampler"},
-            warm_start=warm_start,
-        )  # fmt: skip
-        study = fresh(with_past(spec, journal))
-        World(seed).play(study)
-        return sum(float(t.params["x"]) for t in study.state.trials) / 10
-
-    taught = [later(seed, {"studies": ["a"]}) for seed in range(2)]
-    alone = [later(seed, None) for seed in range(2)]
-    assert sum(taught) < 0.7 * sum(alone)
 
 
 def test_a_parameter_with_one_choice_moves_configurations_to_new_data() -> None:

@@ -51,12 +51,11 @@ def test_steps_it_does_not_cover(step: float) -> None:
         ([(1, 2, {}, 0)], "segment 0 starts at 1 where 0 is due"),
         ([(0, 2, {}, 0), (3, 4, {}, 0)], "segment 1 starts at 3 where 2 is due"),
         ([(0, 2, {}, 0), (1, 4, {}, 0)], "segment 1 starts at 1 where 2 is due"),
-        ([(0, 0, {}, 0)], "end = 0 must be larger than start = 0"),
-        ([(0, 1.5, {}, 0)], "end = 1.5 must be an integer"),
-        ([(0, True, {}, 0)], "end = True must be an integer"),
+        ([(0, 0, {}, 0)], "segment 0 is .* start < end"),
+        ([(0, 1.5, {}, 0)], "segment 0 is .* whole numbers"),
         ([(0, 1, {"lr": float("nan")}, 0)], "'lr' = nan"),
         ([(0, 1, {"lr": [{}]}, 0)], r"'lr' = \[{}\]"),
-        ([(0, 1, None, 0)], "params = None must map"),
+        ([(0, 1, None, 0)], "segment 0 is .* a mapping"),
         ([(0, 1, {})], r"must be \(start, end, params, trial\)"),
     ],
 )
@@ -92,10 +91,9 @@ def test_a_file(tmp_path: Path) -> None:
     ("change", "complaint"),
     [
         ({"format": "x"}, "is something else"),
-        ({"version": 2}, "has version 2; this code reads 1"),
-        ({"segments": 3}, "segments is 3"),
-        ({"segments": [{"start": 0}]}, "segment 0: it must have start, end, params, trial"),
-        ({"study": None}, "study is None"),
+        ({"version": 2}, "is something else"),
+        ({"segments": 3}, "was changed since it was exported"),
+        ({"segments": [{"start": 0}]}, "was changed since it was exported"),
     ],
 )
 def test_json_that_is_no_schedule(change: dict[str, object], complaint: str) -> None:

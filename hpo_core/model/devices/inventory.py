@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -32,16 +31,13 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     @property
     def allowed(self) -> int:
-        """Bytes that the attempt may use: its share, or all of them where it is alone."""
         return self.capacity if self.alone else self.memory
 
     def lowered(self, memory: int) -> Portion:
-        """The same with so many bytes, if that is less."""
         return self if memory >= self.memory else msgspec.structs.replace(self, memory=memory)
 
     @property
     def amounts(self) -> tuple[int, int, int]:
-        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.measurement.Usage` keeps them."""
         return self.compute, self.allowed, self.cores
 
 
@@ -49,9 +45,6 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The resources that a job needs, on one architecture. Whole numbers, so that sums are exact.
 
     A grant says how many slots; where jobs share devices the placer completes it by what is stated and was measured.
-
-    Raises:
-        ValueError: ``slots`` is below 1, another figure negative or not finite.
     """
 
     slots: int = 1
@@ -64,14 +57,6 @@ class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """CPU cores of the node, in thousandths."""
     seconds: float = 0.0
     """Expected run time: it orders the jobs of policies that begin the longest first."""
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"Demand: slots = {self.slots} must be 1 or more.")
-        for name in ("compute", "memory", "cores", "seconds"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"Demand: {name} = {value!r} must be 0 or more and finite.")
 
 
 ONE_SLOT = Demand()
@@ -159,7 +144,6 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @property
     def shared_devices(self) -> int:
-        """Devices on which jobs of a packed study may begin, as :meth:`of_shared` recorded it."""
         first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
         return int(first) if first.isdecimal() else 0
 
@@ -191,7 +175,6 @@ class Slot(NamedTuple):
 
     @property
     def ranks(self) -> tuple[Slot, ...]:
-        """The slots of all ranks, from rank 0 on; this one alone where there is no gang."""
         return (self._replace(others=()), *self.others) if self.others else (self,)
 
 

@@ -12,20 +12,6 @@ LONGEST_VALUE = 200
 """Characters of one parameter's JSON; a longer one is kept as its digest."""
 LONGEST_KEY = 8_000
 """Characters of all its parameters as JSON; longer ones are kept as one digest."""
-_NAMES = {"objective": 500, "code": 64, "architecture": 100, "study": 100}
-"""Most characters of each text."""
-_MOST = {
-    "memory": 2**62,
-    "device_memory": 2**62,
-    "out_of_memory": 2**62,
-    "compute": 1.0,
-    "cores": 1e6,
-    "startup_seconds": 1e10,
-    "unit_seconds": 1e10,
-    "measured_at": 1e11,
-    "load": 1e6,
-    "jobs": 1e4,
-}
 
 
 def is_cpu(architecture: str) -> bool:
@@ -38,11 +24,7 @@ def is_cpu(architecture: str) -> bool:
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The measured need of one attempt with these parameters on one architecture.
-
-    Raises:
-        ValueError: a figure is negative, absurd or not finite, or a text too long.
-    """
+    """The measured need of one attempt with these parameters on one architecture."""
 
     objective: str
     """``module:function``."""
@@ -72,21 +54,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     jobs: float | None = None
     """Jobs of its study on its device, itself included, in the mean of its training time."""
 
-    def __post_init__(self) -> None:
-        for name, most in _NAMES.items():
-            text = getattr(self, name)
-            if len(text) > most:
-                raise ValueError(f"measurement: {name} has {len(text):,} characters, and may have {most}.")
-        for name, largest in _MOST.items():
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= largest:
-                raise ValueError(f"measurement: {name} = {value!r} must lie between 0 and {largest:g}.")
-        if len(self.key) > LONGEST_KEY:
-            raise ValueError(f"measurement: params has {len(self.key):,} characters, and may have {LONGEST_KEY:,}.")
-
     @property
     def peak(self) -> int:
-        """Bytes of the memory that its device shares out; 0 where that was not measured."""
         return self.memory if is_cpu(self.architecture) else self.device_memory or 0
 
     @property

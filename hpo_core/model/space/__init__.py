@@ -30,7 +30,6 @@ else:
 
 
 def parameter_of(distribution: BaseDistribution) -> ParameterType | None:
-    """The parameter that equals a distribution of Optuna; None where there is none."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if isinstance(distribution, CategoricalDistribution):

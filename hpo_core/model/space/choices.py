@@ -79,7 +79,6 @@ class ListedParameter(ParameterType):
         return self.draw(stream)
 
     def neighbour(self, value: Any, stream: Stream) -> Value:
-        """The next lower or the next higher value; at an end the only one there is."""
         choices, at = self.listed(), self.on_scale(value)
         near = [i for i in (at - 1, at + 1) if 0 <= i < len(choices)]
         return choices[stream.choice(near)] if near else value

@@ -5,45 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    PlainSerializer,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.settings import Part
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-
-class Reference(Part):
-    """``{param: batch_size}``: the value of that parameter, as an end of a range."""
-
-    param: str = Field(kw_only=False)
-
-
-if TYPE_CHECKING:
-    Whole = int
-    Real = float
-else:
-
-    def _reference_or_number(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
-        return Reference.model_validate(value) if isinstance(value, Mapping | Reference) else number(value)
-
-    _EITHER = WrapValidator(_reference_or_number)
-    _PLAIN = PlainSerializer(lambda value: value.model_dump() if isinstance(value, Reference) else value)
-    Whole = Annotated[int, _EITHER, _PLAIN]
-    Real = Annotated[float, _EITHER, _PLAIN]
 
 
 _LISTED = 10_000
@@ -61,10 +34,6 @@ class NumberParameter(ParameterType):
         high: float
         log: bool = False
         step: float | None = None
-
-    @property
-    def rounds_to_steps(self) -> bool:
-        return self.step is not None and not (self.whole and self.log and self.step == 1)
 
     @property
     def last_step(self) -> int | None:
@@ -89,18 +58,7 @@ class NumberParameter(ParameterType):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The range in which people are shown its values."""
         return float(self.low), float(self.high)
-
-    def is_stepped_log(self) -> bool:
-        return self.log and self.rounds_to_steps
-
-    def references(self) -> dict[str, str]:
-        return {end: one.param for end in ("low", "high") if isinstance(one := getattr(self, end), Reference)}
-
-    def resolved(self, values: Mapping[str, Any]) -> Self:
-        found = self.references()
-        return self.model_copy(update={end: values[name] for end, name in found.items()}) if found else self
 
     def may_pass(self, test: Test) -> bool:
         low = self.low if test.low is None else max(self.low, test.low)
@@ -142,16 +100,15 @@ class NumberParameter(ParameterType):
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import FloatDistribution, IntDistribution
 
-        low, high, step = self.low, self.high, None if self.log else self.step
         if self.whole:
-            return IntDistribution(int(low), int(high), log=self.log, step=int(step or 1))
-        return FloatDistribution(low, high, log=self.log, step=step)
+            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def scale(self) -> BaseDistribution:
         from optuna.distributions import FloatDistribution, IntDistribution
 
         last = self.last_step
-        if self.log and self.whole and self.step == 1 and last is not None and last < _LISTED:
+        if self.log and last is not None and last < _LISTED:
             return IntDistribution(int(self.low), int(self.high), log=True)
         if self.log or last is None:
             return FloatDistribution(float(self.low), float(self.high), log=self.log)
@@ -212,14 +169,14 @@ class NumberParameter(ParameterType):
         if points is not None:
             return len(points) if isinstance(points, list) else points
         last = self.last_step
-        return 0 if last is None or not self.rounds_to_steps else last + 1
+        return 0 if last is None or self.log else last + 1
 
     def _grid_values(self, name: str, points: int | None) -> list[Any]:
         return self._all_values(name) if points is None else self._spread(points)
 
     def _all_values(self, name: str) -> list[Any]:
         last = self.last_step
-        if last is None or not self.rounds_to_steps:
+        if last is None or self.log:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
                 f"say how many points it has (points: {{{name}: 5}}) or use method: random."
@@ -253,14 +210,8 @@ def exactly(value: float | int) -> Fraction:
     return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
 
 
-def draw_on_log_steps(stream: Stream, low: float, step: float, last: int) -> int:
-    bottom, top = math.log(max(low - step / 2, low / 2)), math.log(low + step * last + step / 2)
-    value = math.exp(bottom + (top - bottom) * stream.uniform())
-    return min(last, max(0, round((value - low) / step)))
-
-
-def check_range(low: float, high: float, log: bool) -> None:
-    """Refuse a range that holds nothing, or no logarithm.
+def check_range(low: float, high: float, *, log: bool, stepped: bool) -> None:
+    """Refuse a range that holds nothing, or no logarithm, and steps on a log scale.
 
     Raises:
         ValueError: values, rule and cure.
@@ -269,14 +220,16 @@ def check_range(low: float, high: float, log: bool) -> None:
         raise ValueError(f"low = {low} is larger than high = {high}; swap them")
     if log and low <= 0:
         raise ValueError(f"log: true needs low > 0, got low = {low}; raise low above zero or use a linear range")
+    if log and stepped:
+        raise ValueError("log: true and a step cannot be together; drop the one or the other, or tune an exponent")
 
 
 class FloatParameter(NumberParameter):
     """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
 
     type: Literal["float"] = "float"
-    low: Real = Field(kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another number.")
-    high: Real = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
+    low: float = Field(kw_only=False, description="Smallest value.")
+    high: float = Field(kw_only=False, description="Largest value.")
     log: bool = Field(default=False, description="Drawn evenly on a logarithmic scale: for ranges like 0.0001 to 1.")
     step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
 
@@ -284,8 +237,8 @@ class FloatParameter(NumberParameter):
 
         def __init__(
             self,
-            low: float | Reference,
-            high: float | Reference,
+            low: float,
+            high: float,
             *,
             log: bool = False,
             step: float | None = None,
@@ -294,18 +247,14 @@ class FloatParameter(NumberParameter):
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
-        if self.references():
-            return self
-        check_range(self.low, self.high, self.log)
+        check_range(self.low, self.high, log=self.log, stepped=self.step is not None)
         if not math.isfinite(self.high - self.low):
             raise ValueError(f"high - low = {self.high} - {self.low} is not finite; narrow the range")
         return self
 
     def draw(self, stream: Stream) -> float:
-        last = self.last_step
-        if self.step is not None and last is not None:
-            at = draw_on_log_steps(stream, self.low, self.step, last) if self.log else stream.below(last + 1)
-            return self.at_step(at)
+        if (last := self.last_step) is not None:
+            return self.at_step(stream.below(last + 1))
         if self.log:
             low, high = math.log(self.low), math.log(self.high)
             return min(self.high, max(self.low, math.exp(low + (high - low) * stream.uniform())))
@@ -321,7 +270,7 @@ class FloatParameter(NumberParameter):
 
     def check_size(self, where: str) -> None:
         super().check_size(where)
-        if self.step is None or self.references():
+        if self.step is None:
             return
         if (self.high - self.low) / self.step > limits.STEPS:
             raise ValueError(
@@ -344,10 +293,8 @@ class IntParameter(NumberParameter):
         last_step: int
 
     type: Literal["int"] = "int"
-    low: Whole = Field(
-        kw_only=False, description="Smallest value, or ``{param: NAME}``: the value of another whole number."
-    )
-    high: Whole = Field(kw_only=False, description="Largest value, or ``{param: NAME}``.")
+    low: int = Field(kw_only=False, description="Smallest value.")
+    high: int = Field(kw_only=False, description="Largest value.")
     log: bool = Field(default=False, description="Drawn evenly on a logarithmic scale: for ranges like 0.0001 to 1.")
     step: int = Field(default=1, ge=1, description="Values are low, low + step, low + 2 step, ...")
 
@@ -355,8 +302,8 @@ class IntParameter(NumberParameter):
 
         def __init__(
             self,
-            low: int | Reference,
-            high: int | Reference,
+            low: int,
+            high: int,
             *,
             log: bool = False,
             step: int = 1,
@@ -365,9 +312,7 @@ class IntParameter(NumberParameter):
 
     @model_validator(mode="after")
     def _check(self) -> IntParameter:
-        if self.references():
-            return self
-        check_range(self.low, self.high, self.log)
+        check_range(self.low, self.high, log=self.log, stepped=self.step != 1)
         if not -(2**63) <= self.low <= self.high < 2**63:
             raise ValueError(
                 f"low = {self.low} and high = {self.high} must fit into 64 bits; tune an exponent or a float instead"
@@ -375,8 +320,6 @@ class IntParameter(NumberParameter):
         return self
 
     def draw(self, stream: Stream) -> int:
-        if self.log and self.step != 1:
-            return self.low + self.step * draw_on_log_steps(stream, self.low, self.step, self.last_step)
         if self.log:
             low, high = math.log(self.low - 0.5), math.log(self.high + 0.5)
             return min(self.high, max(self.low, round(math.exp(low + (high - low) * stream.uniform()))))

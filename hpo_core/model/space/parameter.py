@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -43,25 +43,10 @@ class ParameterType(Part, ABC):
         return data if "type" in data else {"type": self.type, **data}
 
     def conditions(self) -> tuple[dict[str, Test], ...]:
-        """The conditions of which one must hold; empty: it always takes part."""
         return alternatives(self.when)
 
     def parents(self) -> list[str]:
-        """The parameters that must be known before this one: those of its condition and of its range."""
-        named = [name for condition in self.conditions() for name in condition]
-        return list(dict.fromkeys([*named, *self.references().values()]))
-
-    def is_stepped_log(self) -> bool:
-        """True if it has steps on a log scale, for which Optuna has no distribution."""
-        return False
-
-    def references(self) -> dict[str, str]:
-        """By end of its range (``low``, ``high``): the parameter whose value it is."""
-        return {}
-
-    def resolved(self, values: Mapping[str, Any]) -> Self:
-        """The parameter with its range as the values of others make it."""
-        return self
+        return list(dict.fromkeys(name for condition in self.conditions() for name in condition))
 
     @abstractmethod
     def may_pass(self, test: Test) -> bool:
@@ -241,7 +226,6 @@ def flat_space(space: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
-    """A name and another one that would be in a group of that name; None: there are none such."""
     known = set(names)
     return next(((group, name) for name in known for group in _beginnings(name) if group in known), None)
 

@@ -1,13 +1,11 @@
 """The parameters of a study, their order, and the conditions between them; the space as Optuna's samplers see it.
 
 Samplers see each parameter on a scale of its own (``ParameterType.scale``), since Optuna takes False for 0 and rounds
-steps in floats: a choice and a value with a step by their number, a normal parameter by its distribution function, a
-range that depends on another parameter as the share of it. What is recorded is the parameter's own.
+steps in floats: a choice and a value with a step by their number. What is recorded is the parameter's own.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import meant_or_known, some
-from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.value_tests import Condition, alternatives, holds, in_words, said
 from hpo_core.model.trial import Params
@@ -26,76 +23,31 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 
-def widest(name: str, parameter: ParameterType, known: Mapping[str, ParameterType]) -> ParameterType:
-    """The parameter with the widest range that it can have; itself where no other one is in it.
-
-    Raises:
-        ValueError: an end is no such number, or does not always take part, or the range can be empty.
-    """
-    named = parameter.references()
-    if not named or not isinstance(parameter, NumberParameter):
-        return parameter
-    ends = {}
-    for end, other in named.items():
-        above = known[other]
-        where = f"space.{name}.{end} = {{param: {other}}}"
-        if not isinstance(above, NumberParameter) or (parameter.whole and not above.whole):
-            kind = "whole number (int)" if parameter.whole else "number (int or float)"
-            raise ValueError(f"{where}: {other} is {above.type}, and the end of this range is a {kind}; name one")
-        if above.when:
-            raise ValueError(f"{where}: {other} takes part only under a condition; name a parameter that always does")
-        ends[end] = (above.low, above.high)
-        if above.low is None or above.high is None:
-            raise ValueError(f"{where}: {other} has no end; give it low and high")
-    low, high = ends.get("low", (parameter.low,) * 2), ends.get("high", (parameter.high,) * 2)
-    if low[1] > high[0]:
-        raise ValueError(
-            f"space.{name}: low can be {low[1]} while high is {high[0]}, with nothing between; narrow the range of "
-            f"{' or '.join(named.values())}, or that of {name}"
-        )
-    check_range(low[0], high[1], parameter.log)
-    if not parameter.whole and not math.isfinite(high[1] - low[0]):
-        raise ValueError(
-            f"space.{name}: high - low can be {high[1]} - {low[0]}, which is not finite; narrow the range of "
-            f"{' or '.join(named.values())}, or that of {name}"
-        )
-    return parameter.model_copy(update={"low": low[0], "high": high[1]})
-
-
 MOST_DRAWS = 10_000
 """A configuration that is not forbidden is drawn again so often at most."""
 
 
 class SearchSpace:
-    """The parameters of a study, ordered so that conditions and ranges come after what they name.
+    """The parameters of a study, ordered so that conditions come after what they name.
 
     Args:
         forbidden: combinations that are never tried.
 
     Raises:
-        ValueError: a condition names an unknown parameter, a value that cannot occur, or a cycle; a range depends on
-            a parameter that cannot be its end.
+        ValueError: a condition names an unknown parameter, a value that cannot occur, or a cycle.
     """
 
     def __init__(self, parameters: Mapping[str, ParameterType], forbidden: Sequence[Condition] = ()) -> None:
-        self._given: dict[str, ParameterType] = dict(parameters)
-        for name, parameter in self._given.items():
+        self.parameters: dict[str, ParameterType] = dict(parameters)
+        for name, parameter in self.parameters.items():
             for other in parameter.parents():
-                if other not in self._given:
-                    where = "when" if other not in parameter.references().values() else "low or high"
+                if other not in self.parameters:
                     raise ValueError(
-                        f"space.{name}.{where} names {other!r}, which is no parameter of this space; "
-                        f"{meant_or_known(other, self._given)}"
+                        f"space.{name}.when names {other!r}, which is no parameter of this space; "
+                        f"{meant_or_known(other, self.parameters)}"
                     )
         self.order = self._sorted()
-        self.parameters: dict[str, ParameterType] = {}
-        """In the given order, with the widest range where that depends on others."""
-        found: dict[str, ParameterType] = {}
-        for name in self.order:
-            found[name] = widest(name, self._given[name], found)
-        self.parameters = {name: found[name] for name in self._given}
-        self._dependent = {name for name, parameter in self._given.items() if parameter.references()}
-        self._conditions = {name: self._given[name].conditions() for name in self.order}
+        self._conditions = {name: self.parameters[name].conditions() for name in self.order}
         for name, conditions in self._conditions.items():
             for condition in conditions:
                 for other, test in condition.items():
@@ -104,20 +56,17 @@ class SearchSpace:
         for i, condition in enumerate(self._forbidden):
             if not condition:
                 raise ValueError(f"forbidden[{i}] is empty, which forbids everything; name parameters, or drop it")
-            if unknown := [name for name in condition if name not in self._given]:
+            if unknown := [name for name in condition if name not in self.parameters]:
                 raise ValueError(
                     f"forbidden[{i}] names {unknown[0]!r}, which is no parameter; "
-                    f"{meant_or_known(unknown[0], self._given)}"
+                    f"{meant_or_known(unknown[0], self.parameters)}"
                 )
             for other, test in condition.items():
                 test.check(f"forbidden[{i}]", other, self.parameters[other])
 
     def _sorted(self) -> tuple[str, ...]:
-        """Sort parameters: those without conditions first, then those that depend on them.
-
-        Within each wave they stay in the given order.
-        """
-        sorter = TopologicalSorter({name: parameter.parents() for name, parameter in self._given.items()})
+        # Those without conditions first, then those that depend on them, each wave in the given order.
+        sorter = TopologicalSorter({name: parameter.parents() for name, parameter in self.parameters.items()})
         try:
             sorter.prepare()
         except CycleError as error:
@@ -125,7 +74,7 @@ class SearchSpace:
                 f"space: the conditions of {some(dict.fromkeys(error.args[1]))} form a circle; a parameter may depend "
                 "only on ones that do not depend on it"
             ) from None
-        place = {name: i for i, name in enumerate(self._given)}
+        place = {name: i for i, name in enumerate(self.parameters)}
         done: list[str] = []
         while sorter.is_active():
             wave = sorted(sorter.get_ready(), key=place.__getitem__)
@@ -134,13 +83,8 @@ class SearchSpace:
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
-        """True if ``name`` matters given the values of the parameters before it in :attr:`order`."""
         conditions = self._conditions[name]
         return not conditions or any(holds(condition, values) for condition in conditions)
-
-    def resolved(self, name: str, values: Mapping[str, Any]) -> ParameterType:
-        """A parameter with the range that the values of others give it."""
-        return self._given[name].resolved(values) if name in self._dependent else self._given[name]
 
     def combinations(self, values: Mapping[str, Sequence[Any]], where: str) -> list[Params]:
         """All configurations of these values that conditions and forbidden combinations leave; the last varies fastest.
@@ -175,17 +119,8 @@ class SearchSpace:
             raise SpecError(f"{where}: every point of the grid is forbidden; give other points, or forbid less.")
         return found
 
-    def is_dependent(self, name: str) -> bool:
-        """True if the range of a parameter depends on the value of another one."""
-        return name in self._dependent
-
-    def references(self, name: str) -> list[str]:
-        """The parameters that the range of ``name`` depends on."""
-        return list(self._given[name].references().values())
-
     def above(self, name: str) -> list[str]:
-        """The parameters that condition and range of ``name`` ask about."""
-        return self._given[name].parents()
+        return self.parameters[name].parents()
 
     def condition_in_words(self, name: str) -> str:
         return in_words(self._conditions[name])
@@ -195,7 +130,6 @@ class SearchSpace:
         return bool(self._forbidden)
 
     def forbidden_by(self, values: Mapping[str, Any]) -> str:
-        """The forbidden combination that a configuration contains, in words; empty: none."""
         return next((in_words([one]) for one in self._forbidden if holds(one, values)), "")
 
     def draw(self, stream: Stream, given: Mapping[str, Any] | None = None) -> Params:
@@ -221,11 +155,10 @@ class SearchSpace:
         for name in self.order:
             if not self._conditions[name] or self.is_active(name, values):
                 fixed = given is not None and name in given
-                values[name] = given[name] if given and fixed else self.resolved(name, values).draw(stream)
+                values[name] = given[name] if given and fixed else self.parameters[name].draw(stream)
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:
-        """Complaints about a configuration; empty if it is valid."""
         found = [f"{name} is no parameter of this space" for name in values if name not in self.parameters]
         for name in self.order:
             active = self.is_active(name, values)
@@ -233,15 +166,11 @@ class SearchSpace:
                 found.append(f"{name} is missing")
             elif not active and name in values:
                 found.append(f"{name} is given although its condition does not hold")
-            elif active and not self._fits(name, values):
+            elif active and not self.parameters[name].contains(values[name]):
                 found.append(f"{name} = {values[name]!r} lies outside its range or choices")
         if not found and (forbidden := self.forbidden_by(values)):
             found.append(f"it is forbidden that {forbidden}")
         return found
-
-    def _fits(self, name: str, values: Mapping[str, Any]) -> bool:
-        known = all(other in values for other in self._given[name].references().values())
-        return known and self.resolved(name, values).contains(values[name])
 
 
 def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> Params:
@@ -267,13 +196,8 @@ def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> P
                 f"{where}.{name} = {said(values[name])}: {name} takes part only where {condition}, "
                 f"and {_named(space.above(name), found)}; give that too, or drop {name}"
             )
-        if missing := [other for other in space.references(name) if other not in found]:
-            raise ValueError(
-                f"{where}.{name} = {said(values[name])}: the range of {name} depends on {missing[0]}; give that too, "
-                f"or drop {name}"
-            )
         try:
-            found[name] = space.resolved(name, found).taken(values[name])
+            found[name] = space.parameters[name].taken(values[name])
         except ValueError as error:
             raise ValueError(f"{where}.{name} = {said(values[name])} {error}") from None
     if forbidden := space.forbidden_by(found):
@@ -295,11 +219,9 @@ def suggest(space: SearchSpace, trial: Trial, given: Params | None = None) -> Pa
     for name in space.order:
         if not space.is_active(name, values):
             continue
-        parameter = space.resolved(name, values)
+        parameter = space.parameters[name]
         if given is not None and name in given:
             values[name] = given[name]
-        elif space.is_dependent(name) and isinstance(parameter, NumberParameter):
-            values[name] = parameter.at_share(trial.suggest_float(name, 0.0, 1.0))
         else:
             values[name] = parameter.from_scale(_asked(trial, name, parameter.scale()))
     return values
@@ -318,22 +240,11 @@ def _asked(trial: Trial, name: str, scale: BaseDistribution) -> Any:
 
 
 def distributions(space: SearchSpace, names: Iterable[str]) -> dict[str, BaseDistribution]:
-    """The scales of these parameters, as samplers see them."""
-    from optuna.distributions import FloatDistribution
-
-    return {
-        name: FloatDistribution(0.0, 1.0) if space.is_dependent(name) else space.parameters[name].scale()
-        for name in names
-    }
+    return {name: space.parameters[name].scale() for name in names}
 
 
 def seen(space: SearchSpace, params: Params) -> dict[str, Any]:
-    """A configuration on the scales of :func:`distributions`."""
-    found: dict[str, Any] = {}
-    for name, value in params.items():
-        parameter = space.resolved(name, params)
-        found[name] = parameter.share(value) if space.is_dependent(name) else parameter.on_scale(value)
-    return found
+    return {name: space.parameters[name].on_scale(value) for name, value in params.items()}
 
 
 def shown(space: SearchSpace, params: Params) -> tuple[dict[str, Any], dict[str, BaseDistribution], dict[str, Any]]:
@@ -346,7 +257,7 @@ def shown(space: SearchSpace, params: Params) -> tuple[dict[str, Any], dict[str,
     ranges: dict[str, BaseDistribution] = {}
     others: dict[str, Any] = {}
     for name, value in params.items():
-        if name not in space.parameters or not (parameter := space.resolved(name, params)).contains(value):
+        if name not in space.parameters or not (parameter := space.parameters[name]).contains(value):
             others[name] = value
         else:
             values[name], ranges[name] = parameter.seen(value), parameter.distribution()

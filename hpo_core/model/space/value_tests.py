@@ -38,17 +38,12 @@ def scalar_key(value: Any) -> tuple[bool, Any]:
 
 
 def said(value: Any) -> str:
-    """A value in a message; a short list is written out."""
     text = json.dumps(value) if isinstance(value, list | tuple) else ""
     return text if 0 < len(text) <= 40 else shown(value)
 
 
 def _checked(condition: Any) -> Any:
-    """Refuse what is no condition, in one line; a union of types would tell each error many times.
-
-    Raises:
-        ValueError: name, value, rule and cure.
-    """
+    # Refuse what is no condition, in one line; a union of types would tell each error many times.
     if not isinstance(condition, Mapping):
         raise ValueError(f"is {shown(condition)} where a mapping of parameters belongs; write {{optimizer: sgd}}")
     for name, right in condition.items():
@@ -93,7 +88,6 @@ class Test(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, right: Any) -> Test:
-        """From the right side as the study file has it."""
         if not isinstance(right, Mapping):
             return cls(tuple(right) if isinstance(right, list) else (right,))
         no = right.get("not", [])
@@ -135,13 +129,11 @@ class Test(msgspec.Struct, frozen=True):
 
 
 def alternatives(when: When) -> tuple[dict[str, Test], ...]:
-    """The mappings of which one must hold; empty: no condition."""
     several = when if isinstance(when, list) else [when] if when else []
     return tuple({name: Test.of(right) for name, right in one.items()} for one in several)
 
 
 def holds(condition: Mapping[str, Test], values: Mapping[str, Any]) -> bool:
-    """True if all tests of one condition hold; a parameter that is absent fails its test."""
     return all(name in values and test.holds(values[name]) for name, test in condition.items())
 
 

@@ -223,7 +223,7 @@ class ClusterKind(ABC, Generic[Settings]):
 
     @property
     def wait_seconds(self) -> float:
-        return float(getattr(self.settings, "wait", 60.0))
+        return 60.0
 
     @property
     def may_hold_attempts(self) -> bool:

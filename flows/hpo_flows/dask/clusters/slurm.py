@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import threading
@@ -100,7 +101,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             job_cpu=settings.cores,
             walltime=settings.walltime,
             job_extra_directives=[*ours, *settings.directives],
-            job_script_prologue=[*prologue, *settings.prologue],
+            job_script_prologue=[*prologue, *dask.config.get("jobqueue.slurm.job-script-prologue", [])],
             security=new_security(),
             local_directory=str(self.scratch),
             shared_temp_directory=str(_own_folder(Path(self.folder) / "tls")),
@@ -114,12 +115,10 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         if len(refused) >= max(1, self.wanted):
             raise ClusterError(f"Study {self.study!r} was not started: {refused[-1][1]}.")
 
-    def no_workers(self, seconds: float) -> ClusterError:
-        return ClusterError(
-            f"No Slurm job of study {self.study!r} began to work within {seconds:.0f} s (cluster.wait). `squeue --me` "
-            f"says why jobs wait; of those that ended, {self.folder}/logs/slurm has the output. Raise cluster.wait, or "
-            "ask for less or for another partition; `squeue --me --start` estimates when jobs begin."
-        )
+    @property
+    def wait_seconds(self) -> float:
+        """As long as the queue takes: ``squeue --me --start`` estimates when jobs begin."""
+        return math.inf
 
     def news(self) -> str:
         """A new reason for which Slurm refused a job; a minute later the job is submitted again."""
