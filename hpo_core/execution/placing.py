@@ -67,7 +67,6 @@ def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str
 
 
 def packing(parts: RunParts) -> None:
-    """Place the jobs of a study on shared devices, and keep what they were measured to need."""
     placer = shared_devices_of(parts.study, parts.meter, parts.folder)
     parts.placer = placer
     parts.observers += [PlacementWriter(parts.study, placer), MeasurementWriter(parts.study, placer.estimates)]

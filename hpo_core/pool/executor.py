@@ -240,7 +240,6 @@ def _names_of(submitted: Iterable[Submitted]) -> list[str]:
 
 
 def sharing(parts: RunParts) -> None:
-    """Let a study run on what it holds in its pool."""
     terms = terms_of(parts.study.spec, parts.owner)
     places = SlotPlaces(parts.study, parts.threads if terms.unit == "worker" else None)
     seat = PoolSeat(pools_of(parts.journal), terms, places)

@@ -108,8 +108,7 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
     for other in ("packing", "data"):
         if found.get("share") is not None and found.get(other) is not None:
             raise SpecError(
-                f"journal: share, and {other}: this version shares slots of plain jobs alone; read this study with the "
-                f"last one that did otherwise, the development version of {_SINCE_THEN}."
+                f"journal: share, and {other}: this version shares slots of plain jobs alone; {OTHER_VERSION}."
             )
     return found
 

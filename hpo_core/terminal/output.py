@@ -239,7 +239,6 @@ NOTES: tuple[str, ...] = ("hpo_core.execution.hopping.hopped_job",)
 
 
 def more_columns(source: Journal) -> dict[str, dict[str, Any]]:
-    """By study: columns of ``hpo list`` that features add."""
     found: dict[str, dict[str, Any]] = {}
     for module in MORE:
         for name, columns in import_module(module).columns(source).items():

@@ -150,6 +150,14 @@ def test_a_share_that_makes_no_sense_is_refused(share: Any, more: dict[str, Any]
         make_spec(share=share, **more)
 
 
+@pytest.mark.parametrize("other", ["packing", "data"])
+def test_a_recorded_study_that_shared_devices_or_partitions_is_refused_in_words(other: str) -> None:
+    plain = make_spec(share=True, **SHARED).plain()
+    plain[other] = {"packing": make_spec(packing=True).plain()["packing"], "data": HOPPING["data"]}[other]
+    with pytest.raises(SpecError, match=f"share, and {other}: .* read this study with the version that wrote it"):
+        StudySpec.from_journal(plain)
+
+
 def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
     plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5"])
     spec = StudySpec.from_plain(plain)

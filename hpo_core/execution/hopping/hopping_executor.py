@@ -389,7 +389,6 @@ _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
 
 
 def hopping(parts: RunParts) -> None:
-    """Let the models of a study hop between the workers that hold its partitions."""
     state = parts.study.state
     executor = HoppingExecutor(parts.executor, parts.study.spec, parts.folder, running=[*state.running, *state.waiting])
     parts.executor = executor
