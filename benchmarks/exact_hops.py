@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from played_hops import play
 
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.played_hops import play
 from hpo_core.model.errors import HpoError
 
 Place = tuple[int, int]

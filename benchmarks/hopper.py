@@ -26,11 +26,11 @@ from typing import Any
 import plot_style
 import result_file
 from exact_hops import solve
+from played_hops import Played, lower_bound, play
 
 from hpo_core.hopper.board import PlannedUnit, UnitEnd
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.played_hops import Played, lower_bound, play
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
 

@@ -4,7 +4,7 @@ Each line is a study of ``--jobs`` equal jobs, run by ``hpo tune`` as a user run
 
 - ``one after another``: ``packing: {most: 1}``, so that the measurements are made in the same way
 - ``packed``: as many at once as memory, compute as measured (times ``--oversubscribe``) and ``most: 16`` allow
-- ``packed, MPS``: the same with ``mps: auto``, where nvidia-cuda-mps-control is
+- ``packed, MPS``: the same with ``mps: auto``, whose daemon is to run: nvidia-cuda-mps-control -d
 
 Units per second: all units of the study over the time from the first job's start to the last one's end. Jobs at once
 and shares are what the journal says; the card's memory is looked at through NVML every 50 ms, without what was in use

@@ -21,10 +21,11 @@ from typer.core import TyperCommand, TyperGroup
 
 from hpo_core.cli.before_study import check, partition, space, try_trial
 from hpo_core.cli.results import compare, history, import_study, project, report, schedule
-from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, share, show, status
+from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean
+from hpo_core.pool.share_command import share_study
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.simulation.simulate_command import simulate_study
 from hpo_core.terminal.output import err
@@ -68,7 +69,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit_study,
     "abandon": abandon,
     "enqueue": enqueue,
-    "share": share,
+    "share": share_study,
     "export": export,
     "schedule": schedule,
     "report": report,

@@ -348,9 +348,6 @@ def partition(
     validation_parts: Annotated[
         int | None, typer.Option("--validation-parts", help="Number of files for validation; default: that of --parts.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the partitions that the folder's manifest names.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Shuffle data once and split them into partitions that models hop over, with a manifest."""
@@ -362,7 +359,6 @@ def partition(
         stratify=stratify,
         validation=validation,
         validation_parts=validation_parts,
-        overwrite=overwrite,
         import_folders=[str(Path.cwd())],
     )
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands that read a journal, or write to it: list, status, show, audit, export, abandon, enqueue, share."""
+"""Commands that read a journal, or write to it: list, status, show, audit, export, abandon, enqueue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from hpo_core.checkpoints.storage import log_path
 from hpo_core.cli.before_study import MoreParams, ParamsOption
 from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.errors import HpoError, JournalUnavailableError, SpecError, StudyBusyError
+from hpo_core.model.errors import HpoError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Outcome, Params, Report
 from hpo_core.replay.audit import damage_named
@@ -33,6 +33,7 @@ from hpo_core.terminal.output import (
     Name,
     cell_text,
     err,
+    more_columns,
     out,
     print_json,
     print_rows,
@@ -47,7 +48,6 @@ from hpo_core.views.states import attempt_lines, trial_state, trial_story
 
 if TYPE_CHECKING:
     from hpo_core.execution.enqueue_requests import EnqueueRequest
-    from hpo_core.pool.words import Standing
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
@@ -120,14 +120,12 @@ AUDIT_DIFFERS = 8
 
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
-    from hpo_core.journal.sql import is_alive
-    from hpo_core.pool.store import live_rows
-    from hpo_core.pool.words import standings
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
     known = source.studies()
-    pools = standings(live_rows(source, is_alive)) if known else {}  # a home without studies has no database
+    more = more_columns(source) if known else {}  # a home without studies has no database
+    titles = list(dict.fromkeys(title for columns in more.values() for title in columns))
     rows = []
     for info in known:
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
@@ -138,7 +136,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         except HpoError as error:  # the others are listed all the same
             err.say(error, style="red", lines=True)
             gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
-            rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created} | _slots(None, pools))
+            rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created} | dict.fromkeys(titles))
             continue
         summary = summarize(study)
         rows.append(
@@ -149,7 +147,8 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
                 "metric": summary.metric,
                 "created": created,
             }
-            | _slots(pools.get(info.name), pools)
+            | dict.fromkeys(titles)
+            | more.get(info.name, {})
         )
     if as_json:
         print_json(rows)
@@ -158,19 +157,6 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
     else:
         out.say("No study yet. `hpo tune STUDY.yaml` makes one.")
-
-
-def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str, Any]:
-    if not pools:
-        return {}
-    if standing is None:
-        return dict.fromkeys(["pool", "share", "used", "demand"])
-    return {
-        "pool": standing.pool,
-        "share": f"{standing.share}/{standing.slots}",
-        "used": standing.held,
-        "demand": standing.member.demand,
-    }
 
 
 def _best_cell(row: dict[str, Any]) -> str:
@@ -359,54 +345,3 @@ def _is_driven(home: Home, name: str) -> bool:
     from hpo_core.journal.sql import is_alive
 
     return is_alive(home.read_journal().info(name))
-
-
-def share(
-    name: Name,
-    weight: Annotated[float | None, typer.Option("--weight", help="Its slots compared with those of weight 1.")] = None,
-    priority: Annotated[
-        int | None, typer.Option("--priority", help="Studies of a higher priority get all that they can use first.")
-    ] = None,
-    home: HomeOption = None,
-    journal: JournalOption = None,
-) -> None:
-    """Change a study's weight or priority in the pool that it shares; without options, show how it stands.
-
-    A running study follows within seconds, and a resumed one keeps the change.
-    """
-    from hpo_core.journal.sql import current_owner, is_alive
-    from hpo_core.pool.division import Wish
-    from hpo_core.pool.seat import pool_of
-    from hpo_core.pool.store import live_rows, pools_of
-    from hpo_core.pool.words import standings
-    from hpo_core.spec.sections import (
-        LEAST_PRIORITY,
-        LEAST_WEIGHT,
-        MOST_PRIORITY,
-        MOST_WEIGHT,
-    )
-
-    if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
-        raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")
-    if priority is not None and not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
-        raise SpecError(f"--priority {priority}: give a priority from {LEAST_PRIORITY} to {MOST_PRIORITY}.")
-    source = Home(home, journal).read_journal()
-    spec = Study.open(name, source, at=0).spec
-    own = spec.sharing
-    pools = pools_of(source)
-    present = [row.pool for row in pools.all() if row.study == name and row.member is not None]
-    pool = present[0] if present else pool_of(spec, current_owner().host)  # it may have run on another machine before
-    if weight is not None or priority is not None:
-        pools.say(pool, name, Wish(weight=weight, priority=priority))
-    wish = next((row.wish for row in pools.all() if (row.pool, row.study) == (pool, name)), None) or Wish()
-    now = {
-        "weight": f"{own.weight if wish.weight is None else wish.weight:g}",
-        "priority": f"{own.priority if wish.priority is None else wish.priority}",
-    }
-    terms = ", ".join(f"{title} {value}" for title, value in now.items())
-    out.say(f"{name} in pool {pool}: {terms}")
-    standing = standings(live_rows(source, is_alive)).get(name)
-    if standing is None:
-        out.say(f"{name} does not run now; when it goes on, it begins with that.")
-    elif weight is None and priority is None:
-        out.say(standing.words)

@@ -84,8 +84,6 @@ RENEW_SECONDS = 10.0
 """Seconds after which a controller renews its lease on the study."""
 STANDSTILL_SECONDS = 5.0
 """A wait that took so much longer than asked for was a standstill (SIGSTOP, a machine that slept or swapped)."""
-DOUBT_SECONDS = 1.0
-"""A report that the placer doubts is told so much later: what a neighbour reports is here by then."""
 
 log = logging.getLogger("hpo.loop")
 
@@ -165,10 +163,6 @@ class Loop:
         """As of the last look."""
         self._homeless: Sequence[JobKey] = ()
         """Attempts on devices that are gone, which nobody else would report."""
-        self._doubts: list[tuple[float, Report]] = []
-        """Reports that are held back, and since when."""
-        self._doubted: set[JobKey] = set()
-        """Attempts whose reports were held back."""
         self._submitted = 0
         """Jobs submitted so far."""
         self._polls = executor.poll_seconds < math.inf
@@ -248,10 +242,7 @@ class Loop:
             self.study.journal.renew(self.study.name, self.study.epoch)
 
     def _tell(self, most: float) -> int:
-        """Tell the study of the reports that are here, until the next poll is due; returns how many.
-
-        A report that the placer doubts is held back, and does not count.
-        """
+        """Tell the study of the reports that are here, until the next poll is due; returns how many."""
         count, asks = 0, self.study.spec.asks_at_rungs
         reports = self._inbox.reports
         while reports and count < most:
@@ -259,13 +250,9 @@ class Loop:
             if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
                 self._notice_capacity()
             key = report.trial, report.attempt
-            judged = self._placer.judge(report, waited=key in self._doubted)
-            if judged is None:
-                self._doubted.add(key)
-                self._doubts.append((self._executor.now(), report))
-                continue
+            judged = self._placer.judge(report)
             granted = self.study.tell_report(judged)
-            for known in (self._under_way, self._withdrawn, self._doubted):
+            for known in (self._under_way, self._withdrawn):
                 known.discard(key)
             self._placer.release(key)
             if asks and judged.outcome in RESULTS and report.trial not in self.study.state.running:
@@ -292,8 +279,6 @@ class Loop:
         """
         now = self._executor.now()
         self._next_poll = now + self._executor.poll_seconds
-        while self._doubts and now >= self._doubts[0][0] + DOUBT_SECONDS:
-            self._inbox.reports.append(self._doubts.pop(0)[1])
         inventory, submitted = self._inventory, self._submitted
         self.study.tick()
         self._notice_capacity()
@@ -345,7 +330,7 @@ class Loop:
                 Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message=why)
                 for trial, attempt in waiting
             )
-        if begun := self._under_way.intersection(keys) - self._doubted:
+        if begun := self._under_way.intersection(keys):
             self._executor.cancel(sorted(begun))
 
     def _withdraw(self, reports: Iterable[Report]) -> None:

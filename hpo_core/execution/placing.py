@@ -11,6 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hpo_core.execution.loop import Observer
+from hpo_core.execution.run_parts import RunParts
 from hpo_core.journal.measurements import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
@@ -63,6 +64,13 @@ def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str
     )
     learn_from_journal(study, estimates)
     return placer
+
+
+def packing(parts: RunParts) -> None:
+    placer = shared_devices_of(parts.study, parts.meter, parts.folder)
+    parts.placer = placer
+    parts.observers += [PlacementWriter(parts.study, placer), MeasurementWriter(parts.study, placer.estimates)]
+    parts.news(placer.news)
 
 
 def _alone(study: Study) -> list[int]:

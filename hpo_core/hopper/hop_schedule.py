@@ -266,11 +266,9 @@ class HopSchedule:
         return found
 
     def in_flight(self) -> list[PlannedUnit]:
-        """Units that run now, those of removed configurations too."""
         return [worker.unit for worker in self.board.workers.values() if worker.unit is not None]
 
     def configurations(self) -> list[int]:
-        """Configurations under way: added, not removed, their last epoch not ended."""
         return list(self.board.configurations)
 
     def visits(self, configuration: int) -> tuple[int, ...]:

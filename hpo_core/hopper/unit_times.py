@@ -92,7 +92,6 @@ class UnitTimes:
         return exp(self._sum_of_logs / len(self._costs)) if self._costs else 1.0
 
     def is_known(self, configuration: int) -> bool:
-        """True if a unit of it was measured."""
         return configuration in self._costs
 
     def cost(self, configuration: int) -> float:

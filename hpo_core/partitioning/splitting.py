@@ -19,7 +19,7 @@ from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.short_text import some
 from hpo_core.partitioning.example_sources import Examples, open_source
-from hpo_core.partitioning.resolution import MANIFEST, Manifest, read_manifest
+from hpo_core.partitioning.resolution import MANIFEST, Manifest
 
 Rows = NDArray[np.int64]
 """Numbers of examples."""
@@ -79,46 +79,24 @@ _LEFT_BEHIND = re.compile(rf"\.((part|validation)-\d{{5}}-of-\d{{5}}\.\w+|manife
 
 
 class PartitionWriter:
-    """Writes partitions into one folder.
+    """Writes partitions into one folder."""
 
-    Args:
-        overwrite: whether the files of a former manifest are replaced.
-    """
-
-    def __init__(self, folder: Path, *, overwrite: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._overwrite = overwrite
-        self._former: list[Path] = []
-        """Files that go: those of the former manifest."""
         self._written: list[str] = []
 
     def check(self) -> None:
         """Refuse a folder that holds something, before anything is read or written.
 
         Raises:
-            SpecError: it is not empty, and nothing says that what lies there may go.
+            SpecError: it is not empty.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise SpecError(f"{self.folder}: is a file; name a folder for the partitions.")
         there = sorted(path.name for path in self.folder.iterdir()) if self.folder.is_dir() else []
         there = [name for name in there if not _LEFT_BEHIND.match(name)]
-        if there and not self._overwrite:
-            raise SpecError(
-                f"{self.folder}: is not empty ({some(there)}). Choose another folder; --overwrite replaces partitions "
-                "that a manifest there names."
-            )
-        if not there:
-            return
-        if MANIFEST not in there:
-            raise SpecError(
-                f"{self.folder}: holds {some(there)} and no {MANIFEST}, so nothing there is known to be replaceable. "
-                "Choose another folder, or empty this one by hand."
-            )
-        manifest = read_manifest(self.folder / MANIFEST)
-        names = [file.name for file in (*manifest.partitions, *manifest.validation)]
-        if outside := [name for name in names if "/" in name]:
-            raise SpecError(f"{self.folder / MANIFEST}: names {some(outside)} in other folders; empty it by hand.")
-        self._former = [self.folder / name for name in names if name in there]
+        if there:
+            raise SpecError(f"{self.folder}: is not empty ({some(there)}). Empty it, or choose another folder.")
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -132,18 +110,10 @@ class PartitionWriter:
                 self._partial(name).unlink(missing_ok=True)
 
     def write(self, examples: Examples, dealt: Sequence[Rows], begin: str) -> list[PartitionFile]:
-        """Write partitions, not yet under their names.
-
-        Raises:
-            SpecError: another file has such a name.
-        """
+        """Write partitions, not yet under their names."""
         found = []
         for number, rows in enumerate(dealt):
             name = f"{begin}-{number:05d}-of-{len(dealt):05d}.npz"
-            if (self.folder / name).exists() and self.folder / name not in self._former:
-                raise SpecError(
-                    f"{self.folder / name}: is there, and its manifest does not name it; remove it by hand."
-                )
             self._written.append(name)
             path = self._partial(name)
             path.unlink(missing_ok=True)
@@ -155,14 +125,10 @@ class PartitionWriter:
         return found
 
     def finish(self, manifest: Manifest) -> Manifest:
-        """Put the partitions in the place of the former ones, and the manifest beside them."""
+        """Give the partitions their names, and the manifest beside them."""
         self._partial(MANIFEST).unlink(missing_ok=True)
         with self._partial(MANIFEST).open("x", encoding="utf-8") as file:
             file.write(manifest.text())
-        if self._former:
-            (self.folder / MANIFEST).unlink()  # first: a manifest never names what is not there
-        for path in self._former:
-            path.unlink(missing_ok=True)
         for name in [*self._written, MANIFEST]:
             self._partial(name).replace(self.folder / name)
         return manifest
@@ -184,7 +150,6 @@ def partition_data(
     stratify: str | None = None,
     validation: float = 0.0,
     validation_parts: int | None = None,
-    overwrite: bool = False,
     import_folders: Sequence[str] = (),
 ) -> Manifest:
     """Shuffle data and write them as ``parts`` files and a manifest; the same seed gives the same bytes.
@@ -197,7 +162,6 @@ def partition_data(
         stratify: an array or column; each partition gets its share of each of its values.
         validation: share of the examples that nobody trains on, in files of their own.
         validation_parts: files of these; None: as many as ``parts``, or as examples.
-        overwrite: remove what the manifest in the folder names, and nothing else there.
         import_folders: where modules are looked for first.
 
     Raises:
@@ -205,7 +169,7 @@ def partition_data(
         StorageError: a file cannot be read or written.
     """
     _check(parts, seed, validation, validation_parts)
-    writer = PartitionWriter(Path(folder), overwrite=overwrite)
+    writer = PartitionWriter(Path(folder))
     try:
         writer.check()
         examples = open_source(source, import_folders)

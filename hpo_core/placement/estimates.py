@@ -85,7 +85,6 @@ class KnownNeed:
 
     @property
     def is_known(self) -> bool:
-        """True if an attempt ended, or runs and was measured."""
         return self.measurements > 0 or self._running != NeedFigures()
 
     @property
@@ -183,7 +182,6 @@ class Estimates:
         return measured if measured >= known.failed else 2 * known.failed
 
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
-        """True if a job of this key was measured on this architecture."""
         known = self._find(architecture, self.key(params))
         return known is not None and known.is_known
 
@@ -355,7 +353,6 @@ class Estimates:
         return True
 
     def new_measurements(self) -> list[Measurement]:
-        """The measurements since the last call, to be kept for later studies."""
         found, self._new = self._new, []
         return found
 

@@ -40,12 +40,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes in all."""
     memory_free: int
     """Bytes that nobody holds: neither a process nor the driver."""
-    utilization: float | None = None
-    """Share of the last moment in which a kernel ran, 0 to 1; None where the driver does not say (slices)."""
     processes: tuple[tuple[int, int | None], ...] | None = None
     """(process id, bytes or None); None where the driver does not say. In a container these are the host's ids."""
-    parent: str = ""
-    """UUID of the GPU that a slice is part of."""
 
     @property
     def architecture(self) -> str:
@@ -57,20 +53,6 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         'A100-1g.10gb'
         """
         return architecture(self.name)
-
-
-class LostGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU that the driver counts and that does not answer."""
-
-    index: int
-    reason: str
-
-
-class GpuReading(msgspec.Struct, frozen=True):
-    """One look at all GPUs."""
-
-    gpus: tuple[Gpu, ...] = ()
-    lost: tuple[LostGpu, ...] = ()
 
 
 def architecture(name: str) -> str:
@@ -107,8 +89,8 @@ def open_nvml() -> Any:
     return pynvml
 
 
-def read_gpus() -> GpuReading:
-    """Look at every GPU once. A GPU that does not answer is among the lost; the others are read all the same.
+def read_gpus() -> list[Gpu]:
+    """Look at every GPU once. One that does not answer is left out.
 
     GPUs with slices are listed by their slices, for no job can use such a GPU whole.
 
@@ -122,35 +104,30 @@ def read_gpus() -> GpuReading:
         pynvml.nvmlShutdown()
 
 
-def _read(pynvml: Any) -> GpuReading:
+def _read(pynvml: Any) -> list[Gpu]:
     gpus: list[Gpu] = []
-    lost: list[LostGpu] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
+        with contextlib.suppress(pynvml.NVMLError):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             gpus += list(_devices_of(pynvml, handle, index))
-        except pynvml.NVMLError as error:
-            lost.append(LostGpu(index=index, reason=_said(error)))
-    return GpuReading(tuple(gpus), tuple(lost))
+    return gpus
 
 
 def _devices_of(pynvml: Any, handle: Any, index: int) -> Iterator[Gpu]:
     mode = optional(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle))
     if not mode or not mode[0]:
-        yield _gpu(pynvml, handle, index, parent="")
+        yield _gpu(pynvml, handle, index)
         return
-    parent = _text(pynvml.nvmlDeviceGetUUID(handle))
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         slice_handle = optional(pynvml, partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
         if slice_handle is not None:
-            yield _gpu(pynvml, slice_handle, index, parent=parent)
+            yield _gpu(pynvml, slice_handle, index)
 
 
-def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
+def _gpu(pynvml: Any, handle: Any, index: int) -> Gpu:
     memory = optional(pynvml, lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
     if memory is None:  # drivers before 510
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    rates = optional(pynvml, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
     processes = compute_processes(pynvml, handle)
     return Gpu(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
@@ -158,11 +135,9 @@ def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
         name=_text(pynvml.nvmlDeviceGetName(handle)),
         memory=int(memory.total),
         memory_free=int(memory.free),
-        utilization=None if rates is None else rates.gpu / 100,
         processes=None
         if processes is None
         else tuple((int(one.pid), None if one.usedGpuMemory is None else int(one.usedGpuMemory)) for one in processes),
-        parent=parent,
     )
 
 

@@ -236,15 +236,8 @@ class Placer:
         seconds = None if self._seconds is None else self._seconds(job)
         return math.inf if seconds is None else began + seconds
 
-    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
-        """Return the report as the study is told it, and learn from it; called before :meth:`release`.
-
-        Args:
-            waited: whether it was held back before; then it is not held back again.
-
-        Returns:
-            None: hold the report back for a moment, because another attempt on the device may be to blame.
-        """
+    def judge(self, report: Report) -> Report:
+        """Return the report as the study is told it, and learn from it; called before :meth:`release`."""
         return report
 
     def release(self, job: JobKey) -> None:

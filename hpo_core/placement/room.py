@@ -119,12 +119,6 @@ class Room:
         self.memory[place] -= need.memory
         self.cores[self.node_of[place]] -= need.cores
 
-    def take_cores(self, cores: int, node: str | None) -> None:
-        for place, device in enumerate(self.devices):
-            if device.node == node:
-                self.cores[self.node_of[place]] -= cores
-                return
-
     def give_back(self, need: Demand, place: int) -> None:
         """A job with this need ended on the device at ``place``."""
         self.slots[place] += need.slots

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -137,8 +136,6 @@ class WithReservations:
                 self._overtaken[key] = self._overtaken.get(key, 0) + younger
 
 
-SAMPLE = 32
-"""Most waiting jobs whose part of a device is estimated."""
 TELL_AFTER = 30
 """Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 
@@ -261,35 +258,6 @@ class SharedDevices(Placer):
         """Placements that the journal does not hold yet: jobs that began or hold less, and run."""
         return self.room.new_placements()
 
-    def devices_for(self, jobs: int) -> int:
-        """Devices on which so many jobs could run at once, at most: those that run now, and others like them.
-
-        The others are taken to fill a device as the jobs do that run or wait, in the mean, and no room beside jobs that
-        run is counted on. Where nothing is known of any, each is taken to fill one.
-        """
-        running = self.room.held.values()
-        parts = [self._part(held.need, held.slot.name) for held in running]
-        if not parts and (largest := self.room.largest.values()):
-            parts = [
-                min(self._part(self.room.need(job, device), device.name) for device in largest)
-                for job in self._waiting[:SAMPLE]
-            ]
-        mean = sum(parts) / len(parts) if parts else 1.0
-        return len({held.slot.name for held in running}) + math.ceil(max(0, jobs - len(running)) * mean - 1e-9)
-
-    def _part(self, need: Demand, device: str) -> float:
-        whole = self.room.whole.get(device)
-        if whole is None:
-            return 1.0
-        cores = self.room.capacities[device].cores
-        parts = (
-            need.slots / whole.most,
-            need.compute / whole.oversubscribe,
-            need.memory / max(1, whole.memory),
-            need.cores / max(1, cores),
-        )
-        return min(1.0, max(parts))
-
     # Placing.
 
     def place(self, jobs: Sequence[Job], *, now: float | None = None) -> Placed:
@@ -364,6 +332,6 @@ class SharedDevices(Placer):
 
     # How attempts ended.
 
-    def judge(self, report: Report, *, waited: bool = True) -> Report | None:
-        """Learn from how an attempt ended; a neighbour of one that ran out of memory is not blamed."""
-        return self._judge.judge(report) if waited or not self._judge.is_doubtful(report) else None
+    def judge(self, report: Report) -> Report:
+        """Learn from how an attempt ended, and say where it ran."""
+        return self._judge.judge(report)

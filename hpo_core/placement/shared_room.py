@@ -1,5 +1,4 @@
-"""The devices that jobs of one study share: what is there, what the jobs need and hold, and who is to blame when
-memory runs out."""
+"""The devices that jobs of one study share: what is there, what the jobs need and hold, what those that end teach."""
 
 from __future__ import annotations
 
@@ -63,11 +62,11 @@ class SharedRoom:
         """Oversubscription by architecture, as attempts showed it to be best; what is stated or was tuned wins."""
         self.inventory = EMPTY
         self.capacities: dict[str, Capacity] = {}
-        """By device that is there, also those without slots: jobs may run there, and none begins."""
+        """By device that is there."""
         self.empty = Room(())
         """The room that jobs of this study may use, where none runs."""
         self.everything = Room(())
-        """All devices, those without slots included, if nobody else used them."""
+        """All devices, if nobody else used them."""
         self.whole: dict[str, SharedDevice] = {}
         """The devices of :attr:`everything` by name."""
         self.largest: dict[str, SharedDevice] = {}
@@ -97,9 +96,7 @@ class SharedRoom:
         self.capacities = {
             device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
         }
-        closed = {device.name for device in inventory.devices if not device.slots}
-        begin = {name: capacity for name, capacity in self.capacities.items() if name not in closed}
-        self.empty = self._room_of(begin, {name: capacity.free for name, capacity in begin.items()})
+        self.empty = self._room_of(self.capacities, {name: one.free for name, one in self.capacities.items()})
         amounts = {name: capacity.memory for name, capacity in self.capacities.items()}
         self.everything = self._room_of(self.capacities, amounts)
         self.whole = {device.name: device for device in self.everything.devices}
@@ -134,8 +131,6 @@ class SharedRoom:
         for held in self.held.values():
             if (place := places.get(held.slot.name)) is not None:
                 room.take(held.need, place)
-            elif (capacity := self.capacities.get(held.slot.name)) is not None:  # a closed device: cores are the node's
-                room.take_cores(held.need.cores, capacity.node)
         return room
 
     # Needs.
@@ -289,17 +284,12 @@ class SharedRoom:
         return found
 
 
-BLAME_SECONDS = 1.0
-"""Attempts that die beside one that ran out of memory, within this time of it, are not to blame."""
 FAIR = 0.9
 """Share of a device's memory that counts as the device: a job that runs out of so much alone needs a larger one."""
-MOST_BLAMELESS = 3
-"""Most times that this is said of one trial: one that dies whoever is beside it must not be trained for ever."""
-_MAY_BE_COLLATERAL = {Outcome.CRASHED, Outcome.ERROR, Outcome.OUT_OF_MEMORY}
 
 
 class AttemptJudge:
-    """Learns from attempts that end; a neighbour of one that ran out of memory is not blamed.
+    """Learns from attempts that end. Each is judged by itself, whoever died beside it.
 
     Args:
         room: the devices, and the jobs that run there, with those that are judged.
@@ -307,9 +297,6 @@ class AttemptJudge:
 
     def __init__(self, room: SharedRoom) -> None:
         self._room = room
-        self._blameless: dict[int, int] = {}
-        self._last_out_of_memory: dict[str, Report] = {}
-        """By device: of the attempt that ran out of memory there last."""
 
     def judge(self, report: Report) -> Report:
         """The report that the study is told of an attempt."""
@@ -333,26 +320,11 @@ class AttemptJudge:
                 at=report.ended,
                 architecture=share.architecture,
             )
-        if self._is_collateral(report, share, usage):
-            self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
-            return msgspec.structs.replace(
-                report,
-                outcome=Outcome.PREEMPTED,
-                message=f"Another job on {share.device} ran out of memory in the same second, and this one ended "
-                f"with: {report.message}",
-            )
         if report.outcome is Outcome.OUT_OF_MEMORY:
             return self._judge_out_of_memory(report, held, usage)
         if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
             self._room.alone.discard(report.trial)
         return report
-
-    def is_doubtful(self, report: Report) -> bool:
-        held = self._room.held.get((report.trial, report.attempt))
-        if held is None or held.portion.alone:
-            return False
-        usage = report.usage if isinstance(report.usage, Usage) else Usage()
-        return bool(self._room.beside(held)) and self._may_be_collateral(report, held.portion, usage)
 
     def _judge_out_of_memory(self, report: Report, held: HeldJob, usage: Usage) -> Report:
         # Raise the need of the job's key; the job is tried again alone, or once others leave more of the device.
@@ -362,7 +334,6 @@ class AttemptJudge:
         self._room.estimates.raise_after_out_of_memory(
             self._room.parameters(held.job), share.architecture, had=share.allowed, at=report.ended, measured=used
         )
-        self._last_out_of_memory[share.device] = report
         had_all_that_others_left = share.allowed >= share.capacity and share.capacity < FAIR * whole
         if had_all_that_others_left:
             words = f"Others used {memory_words(whole - share.capacity)} of {share.device}. It waits for more"
@@ -389,20 +360,3 @@ class AttemptJudge:
         compute = None if usage.compute is None else max(usage.compute, known.compute / WHOLE)
         cores = usage.cores if held.portion.gpu else max(usage.cores, known.cores / WHOLE)
         return msgspec.structs.replace(usage, compute=compute, cores=cores)
-
-    def _is_collateral(self, report: Report, share: Portion, usage: Usage) -> bool:
-        other = self._last_out_of_memory.get(share.device)
-        if other is None or other.trial == report.trial or abs(report.ended - other.ended) > BLAME_SECONDS:
-            return False
-        if report.started >= other.ended or other.started >= report.ended:  # one after the other
-            return False
-        enough = self._blameless.get(report.trial, 0) >= MOST_BLAMELESS
-        return not enough and self._may_be_collateral(report, share, usage)
-
-    @staticmethod
-    def _may_be_collateral(report: Report, share: Portion, usage: Usage) -> bool:
-        if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
-            return False
-        if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):
-            return False
-        return ((usage.device_memory if share.gpu else usage.memory) or 0) <= share.memory

@@ -1,14 +1,11 @@
 """PooledExecutor: an executor that offers what its study holds in a pool, over any other executor.
 
-It lies below the placer, so that each slot counts once, whatever runs there. :class:`SlotPlaces` and
-:class:`NamedPlaces` say what the names of the pool are for studies whose jobs take any slot, and for those whose placer
-chooses the device or worker.
+It lies below the placer, so that each slot counts once, whatever runs there. :class:`SlotPlaces` says what the names of
+the pool are.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import itertools
 import threading
 from collections import Counter
@@ -18,17 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
+from hpo_core.execution.run_parts import RunParts
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.placer import Placer
-from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.pool.seat import EXCHANGE_SECONDS, Claimant, PoolSeat, Terms, Use
-from hpo_core.pool.store import Pools
-from hpo_core.spec import StudySpec
-from hpo_core.study import Study
-
-MOST_JOBS = 10_000
-"""Largest number of jobs of a packed study that are counted for its demand."""
+from hpo_core.pool.seat import EXCHANGE_SECONDS, Claimant, PoolSeat, terms_of
+from hpo_core.pool.store import pools_of
+from hpo_core.pool.words import standing_of
 
 
 class Submitted(NamedTuple):
@@ -75,10 +67,6 @@ class SlotPlaces:
         self._threads = own if self._workers is None else dict(self._workers())
         return sorted(self._threads)
 
-    def of(self, slot: Slot) -> tuple[str, ...]:
-        """Names of a placed job; none: they are chosen when it begins."""
-        return ()
-
     def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
         """The job with its slot and names; None: there is no room for it.
 
@@ -117,65 +105,10 @@ class SlotPlaces:
         return Inventory(tuple(device for device in devices if device.slots))
 
 
-class NamedPlaces:
-    """Devices that the study holds whole and packs as it likes, or workers that hold all partitions for its models.
-
-    Args:
-        demand: from the largest number that counts to the number that it could use now.
-        name: the name by which all studies of the pool know a device.
-        is_usable: says whether jobs of the study can run on a device at all.
-    """
-
-    job_slots = 1
-
-    def __init__(
-        self,
-        demand: Callable[[int], int],
-        *,
-        name: Callable[[Device], str] = lambda device: device.name,
-        is_usable: Callable[[Device], bool] = lambda device: True,
-    ) -> None:
-        self.demand = demand
-        self._name = name
-        self._is_usable = is_usable
-        self._names: dict[str, str] = {}
-        """By name of a device here: what all studies of the pool know it by."""
-
-    def spare(self, most: int) -> int:
-        return 0
-
-    def count(self, slots: int) -> int:
-        return 0
-
-    def see(self, inventory: Inventory) -> Sequence[str]:
-        self._names |= {device.name: self._name(device) for device in inventory.devices}
-        return [self._names[device.name] for device in inventory.devices if self._is_usable(device)]
-
-    def of(self, slot: Slot) -> tuple[str, ...]:
-        return tuple({self._names.get(rank.name, rank.name): None for rank in slot.ranks})
-
-    def chosen(self, each: Submitted, begin: Collection[str], running: Collection[Submitted]) -> Submitted | None:
-        return None
-
-    def offered(self, inventory: Inventory, begin: Collection[str], running: Collection[Submitted]) -> Inventory:
-        # where no worker is usable, models are granted all the same: the hopper then says which partitions it misses
-        is_any = any(map(self._is_usable, inventory.devices))
-        devices = []
-        for device in inventory.devices:
-            if not self._is_usable(device):
-                unused = msgspec.structs.replace(device.partitions, names=frozenset())
-                device = msgspec.structs.replace(device, slots=0 if is_any else device.slots, partitions=unused)
-            elif self._names[device.name] not in begin:
-                device = msgspec.structs.replace(device, slots=0)
-            devices.append(device)
-        return Inventory(tuple(devices))
-
-
 class PooledExecutor:
     """Runs jobs on another executor, on what the study holds in a pool.
 
-    A job whose slot was chosen by the placer begins there, if the study still holds it; else it is reported PREEMPTED.
-    Where any slot will do, a job waits until one is held: the share may have shrunk since it was granted.
+    A job waits until a slot is held for it: the share may have shrunk since it was granted.
 
     Args:
         inner: runs the jobs; its clock tells the time.
@@ -183,7 +116,7 @@ class PooledExecutor:
         places: what the names of the pool are here.
     """
 
-    def __init__(self, inner: Executor, seat: PoolSeat, places: SlotPlaces | NamedPlaces) -> None:
+    def __init__(self, inner: Executor, seat: PoolSeat, places: SlotPlaces) -> None:
         self.poll_seconds = min(inner.poll_seconds, EXCHANGE_SECONDS)
         self.seat = seat
         self.places = places
@@ -196,14 +129,7 @@ class PooledExecutor:
         self._waiting: dict[int, Submitted] = {}
         """By number of its submission: what waits until something is held for it."""
         self._usable: Sequence[str] = ()
-        self._most = 0
-        """Largest number of names that were used or waited for at once since the last look."""
         self._inbox: Inbox | None = None
-
-    def _count(self) -> int:
-        submitted = [*self._running.values(), *self._waiting.values()]
-        slots = sum(each.job.demand.slots for each in submitted if not self.places.of(each.slot))
-        return max(len(_names_of(submitted)), self.places.count(slots))
 
     # What the loop asks.
 
@@ -219,8 +145,7 @@ class PooledExecutor:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         with self._lock:
-            self._waiting[next(self._numbers)] = Submitted(job, slot, on_report, self.places.of(slot))
-            self._most = max(self._most, self._count())
+            self._waiting[next(self._numbers)] = Submitted(job, slot, on_report)
         self._start_waiting()
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
@@ -255,11 +180,7 @@ class PooledExecutor:
         if not seat.is_due(now, len(self._usable)):
             return
         with self._lock:
-            busy = _names_of([*self._running.values(), *self._waiting.values()])
-            usable = () if seat.terms.unit == "slot" else self._usable
-            has_row = seat.exchange(now, Use(len(self._usable), max(self._most, self._count()), usable, busy))
-            if has_row:
-                self._most = self._count()
+            has_row = seat.exchange(now, self._usable, _names_of(self._running.values()))
         if has_row:
             self._start_waiting()
             if allowed := len(seat.open(now)):
@@ -267,27 +188,24 @@ class PooledExecutor:
                 # studies whose jobs are all as large get that many slots in turn
                 most = max(allowed, seat.mine.job_slots)
                 self._drop(
-                    lambda each: not each.names and self.places.count(each.job.demand.slots) > most,
+                    lambda each: self.places.count(each.job.demand.slots) > most,
                     "Other studies of the pool took its slots before it began; its size is decided again.",
                 )
 
     def _start_waiting(self) -> None:
-        # Start what has a place; report what has lost the one that the placer chose for it.
         now = self.now()
         if not self._waiting or not self.seat.is_fresh(now):
             return  # until the pool can be read again
         ready: list[int] = []
         with self._lock:
-            held, begin = set(self.seat.held), self.seat.open(now)
-            gone = {number for number, each in self._waiting.items() if not held.issuperset(each.names)}
-            for number, each in [item for item in self._waiting.items() if item[0] not in gone]:
-                begins = each if each.names else self.places.chosen(each, begin, self._running.values())
+            begin = self.seat.open(now)
+            for number, each in list(self._waiting.items()):
+                begins = self.places.chosen(each, begin, self._running.values())
                 if begins is None:
                     break  # those behind one without room wait, too
                 self._running[number] = begins
                 del self._waiting[number]
                 ready.append(number)
-            lost = [self._waiting[number] for number in gone]
         try:
             while ready:
                 self._start(ready.pop(0))
@@ -296,11 +214,6 @@ class PooledExecutor:
                 for number in ready:
                     self._running.pop(number, None)
             raise
-        self._drop(
-            lambda each: any(each is one for one in lost),  # units of one model have the same attempt
-            f"Its {self.seat.terms.unit} went to another study of pool {self.seat.terms.pool} before it began; it gets "
-            "another one.",
-        )
 
     def _start(self, number: int) -> None:
         each = self._running[number]
@@ -322,58 +235,28 @@ class PooledExecutor:
             raise
 
 
-def join_pool(
-    executor: Executor,
-    study: Study,
-    placer: Placer,
-    *,
-    pools: Pools,
-    terms: Terms,
-    threads: Callable[[], Mapping[str, int]],
-    usable: Callable[[Device], bool] | None = None,
-) -> PooledExecutor:
-    """The executor, on what the study holds in its pool from now on.
-
-    Args:
-        placer: places the study's jobs.
-        threads: by name of a worker that is there: its slots.
-        usable: says on which workers models that hop can train; None: they do not hop.
-    """
-    places: SlotPlaces | NamedPlaces
-    if isinstance(placer, SharedDevices):
-        demand = functools.partial(_devices_demanded, study, placer.devices_for, study.spec.jobs_on_device)
-        places = NamedPlaces(demand, name=pool_name)
-    elif usable is not None:
-        places = NamedPlaces(functools.partial(_models_demanded, study), is_usable=usable)
-    else:
-        places = SlotPlaces(study, threads if terms.unit == "worker" else None)
-    return PooledExecutor(executor, PoolSeat(pools, terms, places), places)
-
-
-def _devices_demanded(study: Claimant, devices_for: Callable[[int], int], jobs_each: int, most: int) -> int:
-    # An upper bound: those on which jobs run, and those that all jobs would fill which it granted or could grant. Where
-    # waiting jobs find room beside those that run, the seat notices that, and it claims less for a while.
-    jobs = study.demand(min(MOST_JOBS, most * jobs_each))
-    return min(most, devices_for(jobs)) if jobs else 0
-
-
-def _models_demanded(study: Study, most: int) -> int:
-    return min(most, study.demand(most), study.spec.partitioned.concurrent or most)
-
-
-def holds_all(spec: StudySpec) -> Callable[[Device], bool]:
-    """Workers of a pool on which any model of the study can train next: all partitions lie there."""
-    names = {file.name for file in spec.partitioned.all_files}
-    return lambda device: names <= device.partitions.names
-
-
-def pool_name(device: Device) -> str:
-    """Name by which all studies know a device: the processors of a computer may have another one in each study."""
-    if not isinstance(device.capacity, Capacity) or device.capacity.gpu:
-        return device.name
-    computer = hashlib.sha256(device.capacity.node.encode()).hexdigest()[:6]
-    return f"{device.name.partition('~')[0]}~{computer}"
-
-
 def _names_of(submitted: Iterable[Submitted]) -> list[str]:
     return list(dict.fromkeys(name for each in submitted for name in each.names))
+
+
+def sharing(parts: RunParts) -> None:
+    terms = terms_of(parts.study.spec, parts.owner)
+    places = SlotPlaces(parts.study, parts.threads if terms.unit == "worker" else None)
+    seat = PoolSeat(pools_of(parts.journal), terms, places)
+    parts.executor = PooledExecutor(parts.executor, seat, places)
+    parts.closing.append(seat.leave)
+    parts.news(pool_news(seat))
+
+
+def pool_news(seat: PoolSeat) -> Callable[[], str]:
+    """The function that says how a study stands in its pool, when others have come or gone there."""
+    known: set[str] = set()
+
+    def news() -> str:
+        nonlocal known
+        if not seat.mine.beat or (found := {row.study for row in seat.others}) == known:
+            return ""
+        known = found
+        return standing_of(seat.row, seat.others).words
+
+    return news

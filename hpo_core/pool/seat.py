@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -25,12 +25,6 @@ BEAT_SECONDS = 5.0
 """Seconds between two signs of life."""
 LEASE_SECONDS = 20.0
 """Seconds after which a study without a sign of life holds nothing any more. Each reader counts by its own clock."""
-UNUSED_SECONDS = 3.0
-"""Seconds for which a study may leave a slot unused before it claims no more than it uses."""
-PROBE_SECONDS = 30.0
-"""Seconds after which it claims more again, for what it could use may have changed."""
-WHOLE_DEVICES = ", whole devices"
-"""End of the name of a pool whose studies hold whole devices."""
 
 _LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
 
@@ -54,20 +48,17 @@ def pool_of(spec: StudySpec, host: str) -> str:
     """The name of the pool that a study with ``share`` is in.
 
     Workers that are started on a machine are shared with studies of that machine alone, as is a scheduler at a loopback
-    address, however that is written. Studies that hold whole devices are in another pool than those that hold slots: a
-    slot says nothing of the device that its job uses.
+    address, however that is written.
 
     Args:
         host: the machine of the study's controller.
     """
     share, cluster = spec.sharing, spec.cluster
     if share.pool is None:
-        name = _address(cluster.place, host)
-    elif isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
-        name = f"{share.pool} on {host}"
-    else:
-        name = share.pool
-    return name + WHOLE_DEVICES * spec.packs
+        return _address(cluster.place, host)
+    if isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
+        return f"{share.pool} on {host}"
+    return share.pool
 
 
 def _address(place: str, host: str) -> str:
@@ -79,14 +70,14 @@ def _address(place: str, host: str) -> str:
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
-    share, at_address = spec.sharing, isinstance(spec.cluster, AddressClusterSpec)
+    share = spec.sharing
     return Terms(
         pool=pool_of(spec, owner.host),
         study=spec.study,
         owner=f"{owner.label()}:{owner.born:.2f}",
         weight=share.weight,
         priority=share.priority,
-        unit={"slot": "worker" if at_address else "slot", "device": "device"}[spec.slot_word],
+        unit="worker" if isinstance(spec.cluster, AddressClusterSpec) else "slot",
     )
 
 
@@ -105,19 +96,6 @@ class Claimant(Protocol):
     def job_slots(self) -> int:
         """Units of its next job."""
         ...
-
-
-class Use(NamedTuple):
-    """The part of its pool that a study sees and uses at one moment."""
-
-    seen: int
-    """Names that its cluster has."""
-    most: int
-    """Largest number that submitted jobs used or waited for at once since the last look."""
-    usable: Sequence[str] = ()
-    """Names that it could use now; none where slots are counted."""
-    busy: Sequence[str] = ()
-    """Names on which jobs run."""
 
 
 class PoolSeat:
@@ -153,10 +131,6 @@ class PoolSeat:
         self._is_told = False
         self._seen = 0
         self._next_look = self._next_beat = self._last_look = -math.inf
-        self._unused_since = math.inf
-        self._limit = MOST_SLOTS
-        """Largest number of names that it claims, where it left others unused."""
-        self._probe_at = math.inf
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -181,15 +155,19 @@ class PoolSeat:
         """Have it look at the next opportunity: a name that others wait for became idle. Any thread may say so."""
         self._next_look = -math.inf
 
-    def exchange(self, now: float, use: Use) -> bool:
+    def exchange(self, now: float, seen: Sequence[str], busy: Sequence[str] = ()) -> bool:
         """Look at the pool where it is time, and write what changes. A database that fails is left alone.
+
+        Args:
+            seen: workers or slots of its cluster.
+            busy: those on which its jobs run.
 
         Returns:
             Whether it looked, and has its row.
         """
-        if not self.is_due(now, use.seen):
+        if not self.is_due(now, len(seen)):
             return False
-        self._seen = use.seen
+        self._seen = len(seen)
         found = self.mine, self.closing
 
         def decide(rows: Sequence[PoolRow]) -> list[PoolRow]:
@@ -199,7 +177,7 @@ class PoolSeat:
                 found = msgspec.structs.replace(self.mine, held=()), frozenset()
                 return []
             held = own.member.held if own.member is not None and own.member.owner == self.terms.owner else ()
-            found = mine, _ = self._said(held, own.wish or Wish(), use, now)
+            found = mine, _ = self._said(held, own.wish or Wish(), now, seen, busy)
             if own.member is not None and mine == msgspec.structs.replace(own.member, beat=mine.beat) and not gone:
                 return [msgspec.structs.replace(own, member=mine)] if now >= self._next_beat else []
             cleared = [msgspec.structs.replace(row, member=None) for row in gone]
@@ -233,52 +211,35 @@ class PoolSeat:
     def _members(self, mine: Member) -> list[Member]:
         return [mine, *(row.member for row in self.others if row.member is not None)]
 
-    def _said(self, held: Sequence[str], wish: Wish, use: Use, now: float) -> tuple[Member, frozenset[str]]:
+    def _said(
+        self, held: Sequence[str], wish: Wish, now: float, seen: Sequence[str], busy: Sequence[str]
+    ) -> tuple[Member, frozenset[str]]:
         # What it says, and which of the names that it holds it is to give back.
+        named = self.terms.unit == "worker"
         mine = msgspec.structs.replace(
             self.mine,
             beat=(self.mine.beat + (now >= self._next_beat)) % MOST_SLOTS,  # a row that states more is damaged
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
-            seen=use.seen,
+            seen=len(seen),
             job_slots=self._study.job_slots,
-            usable=tuple(name for name in use.usable if len(name) <= MOST_NAME)[:MOST_NAMES],
+            usable=tuple(name for name in seen if len(name) <= MOST_NAME)[:MOST_NAMES] if named else (),
             held=tuple(held),
         )
         capacity = capacity_of(self._members(mine))
-        most = min(capacity, use.seen)
-        demand = self._claimed(most, now, use)
+        most = min(capacity, len(seen))
+        demand = max(len(busy), min(most, self._study.demand(most)))
         mine = msgspec.structs.replace(mine, demand=demand, spare=min(max(0, most - demand), self._study.spare(most)))
         members = self._members(mine)
-        numbers = numbers_of(members)
-        number, usable = numbers[mine.study], mine.usable
-        if self.terms.unit == "slot":
-            usable = tuple(map(str, range(capacity)))
-        useful, busy = set(usable), set(use.busy)
-        wanted = {
-            name for other in members if len(other.held) < numbers[other.study] for name in other.usable or usable
-        }
-        keeps = sorted(held, key=lambda name: (name not in useful, name in wanted, name not in busy, name))
-        taken = {name for member in members for name in member.held}
-        # whoever waits may be able to use these alone: leave them for others that nobody waits for
-        spare = [name for name in usable if name not in taken | wanted]
-        moved = [name for name in keeps[:number] if name in wanted][: len(spare)]
-        stays = [name for name in keeps[:number] if name not in moved]
-        surplus = {name for name in keeps if name not in stays or name not in useful}
+        number = numbers_of(members)[mine.study]
+        usable = mine.usable if named else tuple(map(str, range(capacity)))
+        useful = set(usable)
+        keeps = sorted(held, key=lambda name: (name not in useful, name not in busy, name))
+        surplus = {name for place, name in enumerate(keeps) if place >= number or name not in useful}
         kept = [name for name in keeps if name not in surplus or name in busy]
+        taken = {name for member in members for name in member.held}
         free = [name for name in usable if name not in taken][: max(0, number - len(kept))]
-        return msgspec.structs.replace(mine, held=tuple(sorted([*kept, *free]))), frozenset(surplus & busy)
-
-    def _claimed(self, most: int, now: float, use: Use) -> int:
-        # Names that the study could use; where it leaves some unused, no more than it uses, for a while.
-        if now >= self._probe_at:
-            self._limit, self._unused_since, self._probe_at = MOST_SLOTS, math.inf, math.inf
-        unused = min(len(self.open(now)), self.share) - use.most  # what is lent may stay unused
-        self._unused_since = math.inf if unused < self._study.job_slots else min(self._unused_since, now)
-        if now >= self._unused_since + UNUSED_SECONDS:
-            self._limit, self._probe_at = max(use.most, self._study.job_slots), now + PROBE_SECONDS
-        demand = max(len(use.busy), min(most, self._study.demand(most)))
-        return min(demand, max(self._limit, use.most))
+        return msgspec.structs.replace(mine, held=tuple(sorted([*kept, *free]))), frozenset(surplus.intersection(busy))
 
     def _noted(self, rows: Sequence[PoolRow], now: float) -> tuple[PoolRow, list[PoolRow]]:
         # The study's own row, and those of others that give no sign of life; notes who is there, by this clock. Times

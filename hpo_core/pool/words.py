@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from hpo_core.journal.protocol import Journal
+from hpo_core.journal.sql import is_alive
 from hpo_core.pool.division import Member, capacity_of, shares_of
-from hpo_core.pool.store import PoolRow
-from hpo_core.spec.sections import ShareSpec
+from hpo_core.pool.store import PoolRow, live_rows
 
 NAMED = 3
 """Most studies that a sentence names."""
@@ -65,16 +67,28 @@ def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
     }
 
 
-def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
-    """The settings in words: ``pool cpu, weight 2, priority 0``; empty without a share.
+def live_standings(source: Journal) -> dict[str, Standing]:
+    """By study: where those whose controller lives stand."""
+    return standings(live_rows(source, is_alive))
 
-    Args:
-        unit: what is shared, in one word.
-    """
-    if share is None:
-        return ""
-    words = [f"pool {share.pool}" if share.pool is not None else f"the {unit}s of its cluster"]
-    return ", ".join([*words, f"weight {share.weight:g}", f"priority {share.priority}"])
+
+def columns(source: Journal) -> dict[str, dict[str, Any]]:
+    """By study: more columns of ``hpo list``."""
+    return {
+        name: {
+            "pool": one.pool,
+            "share": f"{one.share}/{one.slots}",
+            "used": one.held,
+            "demand": one.member.demand,
+        }
+        for name, one in live_standings(source).items()
+    }
+
+
+def status_line(source: Journal, name: str) -> tuple[str, str]:
+    """A line of ``hpo status``; without words where the study is in no pool."""
+    standing = live_standings(source).get(name)
+    return "slots", "" if standing is None else standing.words
 
 
 def _waits(mine: Member, others: Sequence[Member], shares: Mapping[str, int]) -> str:

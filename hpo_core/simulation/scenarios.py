@@ -1,4 +1,4 @@
-"""``hpo simulate``: plays scenarios, prints and draws the time and cost of a study before anything starts."""
+"""``hpo simulate``: plays scenarios, and prints the time and cost of a study before anything starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.execution.virtual import Faults, make_workers
@@ -17,7 +17,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.replay.audit import damage_named
 from hpo_core.simulation.analytic import AnalyticCurves
-from hpo_core.simulation.page import SPREADS, Simulated, endings, table, write_simulated
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
@@ -36,7 +35,7 @@ from hpo_core.spec.sections import StopSpec
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
 from hpo_core.terminal.output import err, out, print_json, print_rows
-from hpo_core.views.formatting import Spread
+from hpo_core.views.formatting import Spread, duration, number
 
 if TYPE_CHECKING:
     from hpo_core.simulation.simulate_command import Question
@@ -121,19 +120,103 @@ MADE_UP = (
 )
 
 
-def simulate(question: Question, home: Home, *, picture: str | None = None, as_json: bool = False) -> None:
-    """Simulate, print, and write the picture (``off``: none; None: in the home folder)."""
+SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """All answers to one question, with the words around them."""
+
+    study: str
+    metric: str
+    sign: float
+    """Factor between the metric and a loss."""
+    answers: tuple[ScenarioAnswer, ...]
+    target: float | None
+    """A loss."""
+    target_given: bool
+    source: str
+    """Source of curves and durations."""
+    limits: tuple[str, ...]
+    """Assumptions of the simulation."""
+
+    @property
+    def repeats(self) -> int:
+        return len(self.answers[0].runs)
+
+    def heading(self) -> str:
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        return f"{self.study}: simulated {times}"
+
+
+def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
+    """(figure, one cell per scenario): the median, and in brackets the quartiles."""
+    found = [answer.figures(simulated.target) for answer in simulated.answers]
+    scenarios = [answer.scenario for answer in simulated.answers]
+    metric, sign = simulated.metric, simulated.sign
+    rows: list[tuple[str, list[str]]] = []
+
+    def add(label: str, key: str, show: Callable[[float], str], missing: str = "never") -> None:
+        runs = simulated.repeats
+        rows.append((label, [_cell(one[key], show, runs, missing) for one in found]))
+
+    add("time to the end", "seconds", duration)
+    if simulated.target is not None:
+        goal = f"time to {metric} {'≤' if sign > 0 else '≥'} {number(simulated.target * sign)}"
+        add(goal, "seconds_to_target", duration)
+    tops = {scenario.max_resource for scenario in scenarios}
+    if tops != {None}:
+        top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
+        add(f"first trial at {top}", "seconds_to_first_at_max", duration)
+        add(f"trials at {top}", "trials_at_max", _whole, "–")
+    add("utilization", "utilization", _percent)
+    add("worker-hours", "worker_seconds", _hours)
+    add("trials", "trials", _whole)
+    add("jobs", "jobs", _whole)
+    add("units of training", "resource", _whole)
+    if any(run.failed for answer in simulated.answers for run in answer.runs):
+        add("lost or failed attempts", "failed_attempts", _whole)
+        add("worker-hours lost", "lost_worker_seconds", _hours)
+    add(f"best {metric}", "best_loss", lambda loss: number(loss * sign), "none")
+    return rows
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
+
+
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str) -> str:
+    if spread is None:
+        return missing
+    middle, low, high = show(spread.median), show(spread.low), show(spread.high)
+    cell = middle if low == high else f"{middle} ({low} – {high})"
+    return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
+
+
+def endings(simulated: Simulated) -> list[str]:
+    """One line for each reason for which repeats ended early."""
+    return [
+        f"{answer.scenario.name}: {count} of {len(answer.runs)} repeats ended early ({reason})."
+        for answer in simulated.answers
+        for reason, count in answer.endings().items()
+    ]
+
+
+def simulate(question: Question, home: Home, *, as_json: bool = False) -> None:
     simulated = answer(question, home)
-    path = None
-    if picture != "off":
-        place = Path(picture) if picture else home.make_folder("simulations") / f"{simulated.study}.html"
-        path = write_simulated(simulated, place.absolute())
     if as_json:
-        print_json(facts(simulated) | {"picture": None if path is None else str(path)})
-        return
-    print_simulated(simulated)
-    if path is not None:
-        out.say(f"picture  {path}")
+        print_json(facts(simulated))
+    else:
+        print_simulated(simulated)
 
 
 def answer(question: Question, home: Home) -> Simulated:

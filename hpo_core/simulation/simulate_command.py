@@ -48,9 +48,6 @@ class Question:
 
 def simulate_study(
     *,
-    picture: Annotated[
-        str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
-    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -59,7 +56,7 @@ def simulate_study(
     """Estimate what a study would take, on virtual workers; nothing is trained."""
     from hpo_core.simulation.scenarios import simulate
 
-    simulate(Question(**options), Home(home, journal), picture=picture, as_json=as_json)
+    simulate(Question(**options), Home(home, journal), as_json=as_json)
 
 
 *_own, _options = signature(simulate_study, eval_str=True).parameters.values()

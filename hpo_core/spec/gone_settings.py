@@ -102,6 +102,11 @@ def without_gone(recorded: Mapping[str, Any]) -> dict[str, Any]:
             f"journal: training.gang = {training['gang']!r}, and data: this version trains each model that hops on one "
             f"worker; {OTHER_VERSION}."
         )
+    for other in ("packing", "data"):
+        if found.get("share") is not None and found.get(other) is not None:
+            raise SpecError(
+                f"journal: share, and {other}: this version shares slots of plain jobs alone; {OTHER_VERSION}."
+            )
     return found
 
 

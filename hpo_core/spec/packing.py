@@ -108,9 +108,9 @@ class PackingSpec(Part):
     mps: Literal["off", "auto"] = Field(
         default="off",
         title="Share GPUs by MPS",
-        description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
-        "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
-        "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
+        description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where its daemon runs: they compute "
+        "at the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is "
+        "ended (pruned, timed out) cannot harm its neighbours, as it may under MPS.",
     )
 
     @field_validator("mps", mode="before")

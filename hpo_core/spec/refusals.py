@@ -148,10 +148,16 @@ REFUSALS = (
         "set training.gang to auto, or drop scaling",
     ),
     Refusal(
-        "share, and data, with {cluster}",
-        lambda spec: spec.share is not None and spec.hops and not _is_shared(spec),
-        "models hop over workers that the studies of a pool have in common, and these are started for this study alone",
-        "give cluster: {{kind: address, address: ...}}, or drop share",
+        "share, and data",
+        lambda spec: spec.share is not None and spec.hops,
+        "models hop over workers that hold their partitions, and a pool gives any worker",
+        "give the study workers of its own, and drop share",
+    ),
+    Refusal(
+        "share, and packing",
+        lambda spec: spec.share is not None and spec.packing is not None,
+        "a pool gives slots, which say nothing of the devices of packed jobs",
+        "give each packed study devices of its own (CUDA_VISIBLE_DEVICES of its workers), and drop share",
     ),
     Refusal(
         "share.pool is absent, and {cluster} starts workers for this study alone",

@@ -212,7 +212,7 @@ LEAST_PRIORITY, MOST_PRIORITY = -100, 100
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 
-    With ``packing``, whole devices. What each gets is stated in :mod:`hpo_core.pool.division`.
+    What each gets is stated in :mod:`hpo_core.pool.division`.
     """
 
     pool: str | None = Field(
@@ -234,6 +234,11 @@ class ShareSpec(Part):
         le=MOST_PRIORITY,
         description="Studies of a higher priority get all slots that they can use first. `hpo share` changes it.",
     )
+
+    @property
+    def words(self) -> str:
+        pool = "the slots of its cluster" if self.pool is None else f"pool {self.pool}"
+        return f"{pool}, weight {self.weight:g}, priority {self.priority}"
 
 
 class WarmStartSpec(Part):

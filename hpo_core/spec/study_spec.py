@@ -221,6 +221,11 @@ class StudySpec(Part):
         return self.packing is not None and self.packing.mps == "auto"
 
     @property
+    def share_words(self) -> str:
+        """The settings of ``share`` in words; empty without them."""
+        return "" if self.share is None else self.share.words
+
+    @property
     def shares(self) -> bool:
         return self.share is not None
 
@@ -264,12 +269,8 @@ class StudySpec(Part):
         return self.search.outline().stopping and not (self.hops or self.gangs)
 
     @property
-    def slot_word(self) -> str:
-        return "device" if self.packs else "slot"
-
-    @property
     def room_word(self) -> str:
-        return "worker" if self.hops else self.slot_word
+        return "worker" if self.hops else "device" if self.packs else "slot"
 
     @property
     def unit_word(self) -> str:

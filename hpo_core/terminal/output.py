@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +21,10 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
-from hpo_core.pool.words import share_words, standings
 from hpo_core.replay.audit import damage_named
 from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
@@ -232,27 +231,39 @@ _DRIVEN = ("running", "open")
 """Status of a study that a controller drives; the second as of an earlier entry."""
 
 
+MORE: tuple[str, ...] = ("hpo_core.pool.words",)
+"""Modules that say more of studies that run: ``columns`` of ``hpo list``, and ``status_line`` of ``hpo status``."""
+
+NOTES: tuple[str, ...] = ("hpo_core.execution.hopping.hopped_job",)
+"""Modules whose ``progress_notes`` say how far jobs that run have come."""
+
+
+def more_columns(source: Journal) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for module in MORE:
+        for name, columns in import_module(module).columns(source).items():
+            found.setdefault(name, {}).update(columns)
+    return found
+
+
 def print_status(home: Home, name: str, as_json: bool) -> None:
     """Where a study stands, in a few lines; as JSON the same as :func:`print_study`."""
     if as_json:
         print_study(home, name, None, as_json)
         return
-    from hpo_core.journal.sql import is_alive
-    from hpo_core.pool.store import live_rows
-
     source, folder = home.read_journal(), home.study_folder(name)
     with damage_named(source, name):
         study = Study.open(name, source, reading=True)
         status = status_word(study, source.info(name))
         _print_state(study, status, summarize(study))
-        standing = standings(live_rows(source, is_alive)).get(name)
-        progress = epochs_that_ended(study, folder)
+        jobs = study.state.wanted()[:_JOBS_SHOWN]
+        progress = {trial: note for one in NOTES for trial, note in import_module(one).progress_notes(jobs, folder)}
         running = running_lines(study, progress, jobs=_JOBS_SHOWN, driven=status in _DRIVEN)
         say_facts(
             [
                 ("best", best_line(study)),
                 ("data", hopping_line(study)),
-                ("slots", standing and standing.words),
+                *(import_module(module).status_line(source, name) for module in MORE),
                 ("stops at", ", ".join(study.rules.progress(study.state, _now_of(status)))),
                 *(("", line) for line in running),
             ]
@@ -261,13 +272,6 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         if status != "running":
             out.say(f"next: {f'hpo resume {name}' if status == 'interrupted' else next_command(study)}")
         out.say(f"more: hpo show {name}", style="dim")
-
-
-def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
-    """By trial that hops: how far its job has come, as the files of its progress say."""
-    files = ProgressFiles(folder)
-    found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])
-    return {job.trial: f" ({progress.epoch:,} done)" for job, progress in found if progress is not None}
 
 
 def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
@@ -308,7 +312,7 @@ def _settings(study: Study, summary: StudySummary, created: float, now: float) -
     yield "cluster", spec.cluster.title if spec.objective else ""  # it was imported, or trains in its own process
     yield "packing", packing_words(spec.packing)
     yield "gangs", study.parts.sizes.words()
-    yield "share", share_words(spec.share, spec.slot_word)
+    yield "share", spec.share_words
     yield "data", hopping_line(study)
     yield "created", time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
     yield "resource", f"{summary.resource:,} units of training used"

@@ -123,8 +123,7 @@ class DeviceWatch:
         return self._gpu or os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def _gpus(self, own: Own) -> Facts:
-        reading = read_gpus()
-        wanted = visible(reading.gpus, self._visible())
+        wanted = visible(read_gpus(), self._visible())
         cores = 1000 * available_cores()
         found: Facts = {}
         for gpu in wanted:

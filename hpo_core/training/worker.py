@@ -17,7 +17,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
-from hpo_core.placement.mps import MpsDaemons
+from hpo_core.placement.mps import pipes_for, why_off
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -337,8 +337,6 @@ trainers = TrainerPool()
 atexit.register(trainers.close_all)
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
 """Outcomes of a unit that say nothing of its partition."""
-_mps = MpsDaemons()
-"""Daemons of the GPUs that jobs of this process share."""
 
 
 def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: str | None = None) -> bytes:
@@ -356,7 +354,7 @@ def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: 
     elif portion is None or not portion.gpu or not request.setup.mps:
         report = trainers.run(request, folder)
     else:
-        portion = msgspec.structs.replace(portion, mps=_mps.pipes(portion.device))
+        portion = msgspec.structs.replace(portion, mps=pipes_for(portion.device))
         report = trainers.run(msgspec.structs.replace(request, portion=portion), folder)
     return encode_report(report)
 
@@ -392,7 +390,7 @@ def share_devices(kind: str, gpu: str = "") -> str:
     return watch_devices(kind, partial(trainers.processes, gpu), gpu)
 
 
-def start_mps(gpu: str = "") -> str:
-    """Start the MPS daemons of the GPUs that :func:`share_devices` sees; returns why some have none, or nothing."""
+def mps_is_off(gpu: str = "") -> str:
+    """Why MPS is off for GPUs that :func:`share_devices` sees; empty: it is on for all."""
     seen = {name: facts for devices in seen_devices(gpu).values() for name, facts in devices.items()}
-    return _mps.prepare(name for name, facts in seen.items() if facts["gpu"])
+    return why_off(name for name, facts in seen.items() if facts["gpu"])

@@ -10,7 +10,6 @@ import msgspec
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
-from hpo_core.pool.words import share_words
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, notices
 from hpo_core.spec.data import DataSpec
@@ -292,7 +291,7 @@ def placement_lines(study: Study) -> list[str]:
     titled = {
         "packing": packing_words(spec.packing),
         "gangs": study.parts.sizes.words(),
-        "share": share_words(spec.share, spec.slot_word),
+        "share": spec.share_words,
         "data:": data_words(spec),
     }
     lines = [f"{title} {words}" for title, words in titled.items() if words]

@@ -52,8 +52,8 @@ def test_it_says_what_was_written_and_what_to_type_next(folder: Path) -> None:
     assert "2 partitions to train on: 90 examples, 45 in each" in words
     assert "3 partitions for validation: 10 examples, 3 or 4 in each" in words
     assert "data: {partitions: others/manifest.json, validation: others/manifest.json}" in words
-    plain = json.loads(split(to="shards", overwrite="", json=""))
-    assert plain == json.loads((folder / "shards" / "manifest.json").read_text())
+    plain = json.loads(split(to="again", json=""))
+    assert plain == json.loads((folder / "again" / "manifest.json").read_text())
     assert [file["count"] for file in plain["partitions"]] == [45, 45]
 
 

@@ -45,14 +45,11 @@ def facts(*words: object) -> dict[str, Any]:
     return found
 
 
-def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
+def test_it_prints_figures(study_file: Path) -> None:
     shown = hpo(study_file, "--workers", 4, "--repeat", 3, "--seconds-per-unit", 60, "--target", 0.5)
     for words in ("sine: simulated 3 times", "4 workers", "time to val_loss ≤ 0.5", "trials at R = 9", "utilization",
                   "worker-hours", "first trial at R = 9"):  # fmt: skip
         assert words in shown
-    picture = Path(shown.split("picture")[-1].strip())
-    assert picture == study_file.parent / ".hpo" / "simulations" / "sine.html"
-    assert all(title in picture.read_text() for title in ("Best result over time", "Results at each level"))
 
 
 def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
@@ -114,4 +111,4 @@ def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) 
     rule = r"does not say how many workers it has \(cluster.kind = 'address'\).*looks at no cluster.*--workers 4"
     with pytest.raises(SpecError, match=rule):
         hpo(study_file, *place)
-    assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")
+    assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1)

@@ -8,10 +8,10 @@ from itertools import combinations
 
 import pytest
 
+from benchmarks.played_hops import Played, play
 from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_policies import HopPolicy
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.played_hops import Played, play
 from hpo_core.model.rng import Stream
 
 Visit = tuple[str, int, int, float, float]

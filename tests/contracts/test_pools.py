@@ -21,7 +21,7 @@ from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.pool.division import Member, Wish
-from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Use
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, pools_of
 from hpo_core.study import Study
 from tests.conftest import make_spec
@@ -67,7 +67,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     pools = pools_of(open_again())
     assert pools.all() == []
     for name in ("a", "b"):
-        seat_of(pools, name).exchange(0.0, Use(SLOTS, 0))
+        seat_of(pools, name).exchange(0.0, range(SLOTS))
     again = pools_of(RetryingJournal(open_again()))
     assert held(again) == {"a": 8, "b": 0}
     again.say("p", "a", Wish(weight=3.0))
@@ -80,7 +80,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     rows = {row.study: row for row in pools.all()}
     assert rows["a"].wish == Wish(weight=3.0, priority=2)
     seat = seat_of(pools, "a", owner="a-2")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     assert (seat.mine.weight, seat.mine.priority) == (3.0, 2)
 
 
@@ -111,8 +111,8 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         try:
             for moment in range(30):
                 together.wait(600)
-                used = len(seat.open(float(moment))) if moment % 3 else 0  # jobs end now and then
-                seat.exchange(float(moment), Use(SLOTS, used))
+                busy = sorted(seat.open(float(moment))) if moment % 3 else []  # jobs end now and then
+                seat.exchange(float(moment), range(SLOTS), busy)
                 found.setdefault(name, []).append(len(seat.held))
         except BaseException as error:
             failures.append(repr(error))
@@ -150,11 +150,11 @@ def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     with sqlite3.connect(tmp_path / "journal.db") as database:
         database.execute("INSERT INTO hpo_members VALUES ('p', 'x', ?, ?)", (body, body))
     for moment in range(1, 10):
-        seat.exchange(float(moment), Use(SLOTS, 8))
+        seat.exchange(float(moment), range(SLOTS))
     assert len(seat.open(9.0)) == 8 and seat.others == []
     assert members(pools).keys() == {"mine"}
 
@@ -164,12 +164,12 @@ def test_a_row_of_a_name_that_no_study_can_have_is_nobodys(tmp_path: Path, name:
     """Names of the others are shown in the terminal, in Prefect, and in messages of the journal."""
     pools = pools_of(open_journal(tmp_path / "journal.db"))
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     with sqlite3.connect(tmp_path / "journal.db") as database:
         body = json.dumps({"study": name, "demand": 8, "held": ["0", "1"]})
         database.execute("INSERT INTO hpo_members VALUES ('p', ?, ?, '')", (name, body))
-    seat.exchange(1.0, Use(SLOTS, 8))
-    seat.exchange(9.0, Use(SLOTS, 8))
+    seat.exchange(1.0, range(SLOTS))
+    seat.exchange(9.0, range(SLOTS))
     assert seat.others == [] and members(pools).keys() == {"mine"}
 
 
@@ -181,10 +181,10 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
                      held=everything)  # fmt: skip
     pools.change("p", "x", lambda rows: [PoolRow("p", "x", planted)])
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     assert len(seat.open(0.0)) == 0
     for moment in range(1, int(LEASE_SECONDS) + 4):
-        seat.exchange(float(moment), Use(SLOTS, 0))
+        seat.exchange(float(moment), range(SLOTS))
     assert len(seat.open(moment)) == 8
     assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
 
@@ -192,12 +192,12 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
 def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     seat = seat_of(pools_of(journal), "mine")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     with sqlite3.connect(tmp_path / "journal.db") as database:
         body = '{"study": "x", "demand": 8, "of_a_later_version": 1, "held": ["0"]}'
         database.execute("INSERT INTO hpo_members VALUES ('p', 'x', ?, '')", (body,))
     for moment in range(1, int(LEASE_SECONDS) + 6):
-        seat.exchange(float(moment), Use(SLOTS, 0))
+        seat.exchange(float(moment), range(SLOTS))
     assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
@@ -210,14 +210,14 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
     seat, other = seat_of(pools, "mine"), seat_of(pools, "other")
     for moment in range(5):
         for one in (seat, other):
-            one.exchange(float(moment), Use(SLOTS, len(one.open(float(moment)))))
+            one.exchange(float(moment), range(SLOTS))
     assert (len(seat.open(4.0)), len(other.open(4.0))) == (4, 4)
     planted = msgspec.structs.replace(seat.mine, owner="somebody:\x1b[31m:1", beat=seat.mine.beat + 1)
     pools_of(open_again()).change("p", "mine", lambda rows: [PoolRow("p", "mine", planted)])
     allowed = {}
     for moment in range(5, 40):
         for one in (seat, other):
-            one.exchange(float(moment), Use(SLOTS, len(one.open(float(moment)))))
+            one.exchange(float(moment), range(SLOTS))
         allowed[moment] = len(seat.open(float(moment)))
         assert len(seat.open(float(moment))) + len(other.open(float(moment))) <= SLOTS
     back = min(moment for moment, slots in allowed.items() if slots)
@@ -234,25 +234,25 @@ def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
 def test_a_row_that_another_controller_keeps_alive_is_left_to_it(open_again: Open) -> None:
     pools = pools_of(open_again())
     mine, successor = seat_of(pools, "s"), seat_of(pools, "s", owner="s-2")
-    mine.exchange(0.0, Use(SLOTS, 8))
+    mine.exchange(0.0, range(SLOTS))
     for moment in range(1, 60):
-        successor.exchange(float(moment), Use(SLOTS, 8))
-        mine.exchange(float(moment), Use(SLOTS, 8))
+        successor.exchange(float(moment), range(SLOTS))
+        mine.exchange(float(moment), range(SLOTS))
         if moment > 2:  # alone it looks every two seconds
             assert (len(mine.open(float(moment))), len(successor.open(float(moment)))) == (0, 8)
     for moment in range(60, 85):  # it was killed
-        mine.exchange(float(moment), Use(SLOTS, 8))
+        mine.exchange(float(moment), range(SLOTS))
     assert len(mine.open(84.0)) == 8
 
 
 def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     seat = seat_of(pools_of(journal), "alone")
-    seat.exchange(0.0, Use(SLOTS, 0))  # makes the table
+    seat.exchange(0.0, range(SLOTS))  # makes the table
     statements: list[str] = []
     sa.event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     for tenth in range(1, 1200):
-        seat.exchange(tenth / 10, Use(SLOTS, 8 - tenth % 3))
+        seat.exchange(tenth / 10, range(SLOTS))
     assert 0 < len(statements) <= 120, len(statements)
     writes = [statement for statement in statements if statement.startswith("UPDATE")]
     assert len(writes) <= 120 / 5 + 1
@@ -272,14 +272,14 @@ class Failing(MemoryPools):
 def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:
     pools = Failing()
     seat = seat_of(pools, "s")
-    seat.exchange(0.0, Use(SLOTS, 0))
+    seat.exchange(0.0, range(SLOTS))
     pools.fails = True
     for moment in range(1, 40):
-        seat.exchange(float(moment), Use(SLOTS, 8))
+        seat.exchange(float(moment), range(SLOTS))
         assert len(seat.open(float(moment))) == (8 if moment <= LEASE_SECONDS else 0)
     assert len(caplog.records) == 1 and "cannot be read or written" in caplog.text
     pools.fails = False
-    seat.exchange(41.0, Use(SLOTS, 8))
+    seat.exchange(41.0, range(SLOTS))
     assert len(seat.open(41.0)) == 8
 
 
@@ -302,12 +302,12 @@ def test_a_controller_that_is_stopped_while_it_decides_holds_up_nobody(tmp_path:
     journal = open_journal(tmp_path / "journal.db")
     journal.wait_in_python()
     pools = pools_of(journal)
-    seat_of(pools, "mine").exchange(0.0, Use(SLOTS, 0))
+    seat_of(pools, "mine").exchange(0.0, range(SLOTS))
     stopped = subprocess.Popen([sys.executable, "-c", STOPS, str(tmp_path / "journal.db")])
     try:
         eventually(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(") ")[2][0] == "T")
         Study.create(make_spec(study="other"), journal)
-        assert seat_of(pools, "too").exchange(0.0, Use(SLOTS, 0))
+        assert seat_of(pools, "too").exchange(0.0, range(SLOTS))
         assert members(pools).keys() == {"mine", "too"}
         stopped.send_signal(signal.SIGCONT)
         eventually(lambda: Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(") ")[2][0] == "T")
@@ -325,7 +325,7 @@ def test_a_look_that_others_overtake_each_time_is_made_again_later(tmp_path: Pat
     def decide(rows: Sequence[PoolRow]) -> list[PoolRow]:
         nonlocal tries
         tries += 1
-        other.exchange(10.0 * tries, Use(SLOTS + tries, SLOTS + tries))  # it holds another number each time
+        other.exchange(10.0 * tries, range(SLOTS + tries))  # it holds another number each time
         return [PoolRow("p", "s", Member(study="s"))]
 
     with pytest.raises(JournalUnavailableError, match="It looks again"):
@@ -337,10 +337,10 @@ def test_a_sign_of_life_is_written_however_the_one_before_was_written(tmp_path: 
     """`"seen": 8` and `"seen":8` are the same: a comparison of texts made anew refused it for ever."""
     pools = pools_of(open_journal(tmp_path / "journal.db"))
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, Use(SLOTS, 8))
+    seat.exchange(0.0, range(SLOTS))
     with sqlite3.connect(tmp_path / "journal.db") as database:
         database.execute("UPDATE hpo_members SET member = replace(member, '\"seen\":8', '\"seen\": 8')")
         assert database.execute("SELECT member FROM hpo_members WHERE member LIKE '%\"seen\": 8%'").fetchall()
     for moment in range(1, 30):
-        seat.exchange(float(moment), Use(SLOTS, 8))
+        seat.exchange(float(moment), range(SLOTS))
     assert members(pools)["mine"].beat > 3 and len(seat.open(29.0)) == 8

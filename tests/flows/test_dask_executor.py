@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.pool.seat import PoolSeat, Terms, Use
+from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.contract_suites.executor_contract import ExecutorContract
@@ -26,7 +26,7 @@ def test_what_is_held_for_a_time_is_lost_while_the_machine_sleeps(
         make_spec(objective="tests.flows.objectives:good", cluster={"kind": "local"}), str(tmp_path)
     )
     seat = PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Claiming())
-    seat.exchange(executor.now(), Use(8, 0))
+    seat.exchange(executor.now(), range(8))
     assert len(seat.open(executor.now())) == 8
     awake = time.clock_gettime
     monkeypatch.setattr(time, "clock_gettime", lambda clock: awake(clock) + 3600 * (clock == time.CLOCK_BOOTTIME))

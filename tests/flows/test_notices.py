@@ -40,7 +40,7 @@ def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: R
 
 
 def test_simulate_says_it_too(alone: Runner) -> None:
-    options = ("--repeat", "1", "--picture", "off", "--json")
+    options = ("--repeat", "1", "--json")
     found = json.loads(alone.here("simulate", alone.study(search=SHORT), *options))
     assert WORDS in found["limits"][0]
     found = json.loads(alone.here("simulate", alone.study(search=SHORT | {"configs": 9}), *options))

@@ -21,8 +21,6 @@ from tests.flows.packed_runs import (
     until,
     usage,
 )
-from tests.mps_stub.daemons import MpsStub
-from tests.mps_stub.daemons import until as until_true
 from tests.nvml_stub.cards import GIB, Cards
 
 pytestmark = pytest.mark.slow
@@ -57,7 +55,7 @@ def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_pat
     alone = sum(event.ended - event.started for event in events)
     together = max(event.ended for event in events) - min(event.started for event in events)
     assert most_at_once(events) >= 4 and together < alone / 2, (together, alone)
-    known = packed.run("history", "list")
+    known = packed.run("history")
     assert "mb=160" in known and "packed" in known
 
 
@@ -123,35 +121,29 @@ def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: C
     )
 
 
-def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, library: Path, cards: Cards
+def test_jobs_go_through_the_mps_daemon_that_runs_and_without_one_a_sentence_says_so(
+    tmp_path: Path, library: Path, cards: Cards
 ) -> None:
     cards.share_through_mps()
-    stub = MpsStub(tmp_path_factory.mktemp("m"))  # short: the path of a socket ends at 107 bytes
-    environment = stub.environment() | cards.variables(library)
+    pipes = tmp_path / "pipes"
+    pipes.mkdir()
+    environment = cards.environment(library) | {"MPS_STUB": str(pipes)}
     study = GPU_STUDY | {"objective": "tests.flows.packing_objectives:on_shared_card"}
     packing = {
         "demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05},
         "mps": "auto",
     }
-    packed = Packed(tmp_path, environment, **study, packing=packing)
-    try:
-        assert "MPS" not in packed.run("tune", "study.yaml").replace("MPS_", "")
-        assert sorted(gpu for _, gpu in stub.calls("start")) == ["GPU-large", "GPU-small"], "one for each card"
-        until_true(lambda: not stub.living(), "they end with the study")
-        children = [json.loads(path.read_text()) for path in stub.record.glob("child-*")]
-        for found in children:
-            gpu, limit = found["CUDA_VISIBLE_DEVICES"], found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
-            assert found["CUDA_MPS_PIPE_DIRECTORY"].endswith(f"/{gpu}/pipe")
-            assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
-            assert limit in {f"0={int(1.1e9 * gb) // 2**20}M" for gb in (4, 8, 16)}
-        assert len(children) == len(packed.ended())
-        assert measured(packed.ended()) <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
-        stub.behave("fail")
-        (tmp_path / "off").mkdir()
-        packed = Packed(tmp_path / "off", packed.environment, **study, packing=packing)
-        said = " ".join(packed.run("tune", "study.yaml").split())
-        assert said.count("MPS is off for GPU-large") == 1 and said.count("insufficient permission") == 1
-        assert packed.study().status == "finished"
-    finally:
-        stub.close()
+    packed = Packed(tmp_path, environment | {"CUDA_MPS_PIPE_DIRECTORY": str(pipes)}, **study, packing=packing)
+    assert "MPS" not in packed.run("tune", "study.yaml").replace("MPS_", "")
+    children = [json.loads(path.read_text()) for path in pipes.glob("child-*")]
+    for found in children:
+        assert found["CUDA_MPS_PIPE_DIRECTORY"] == str(pipes)
+        assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
+        assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] in {f"0={int(1.1e9 * gb) // 2**20}M" for gb in (4, 8, 16)}
+    assert len(children) == len(packed.ended())
+    assert measured(packed.ended()) <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
+    (tmp_path / "off").mkdir()
+    packed = Packed(tmp_path / "off", environment, **study, packing=packing)
+    said = " ".join(packed.run("tune", "study.yaml").split())
+    assert said.count("MPS is off for GPU-large") == 1 and "nvidia-cuda-mps-control -d" in said
+    assert packed.study().status == "finished"

@@ -158,27 +158,6 @@ def test_rungs_of_two_and_four_ranks_equal_those_of_one_process_and_a_straight_t
     assert last.checkpoint.digest == digests[last.trial], "three jobs end where one does, to the bit"
 
 
-@pytest.mark.parametrize(
-    ("how", "outcome", "words"),
-    [
-        (
-            "kill",
-            Outcome.CRASHED,
-            "Rank 2 of 3: The training process was ended by SIGKILL (kill -9). The kernel ended no",
-        ),
-        ("stop", Outcome.HUNG, "and its process was stopped by a signal"),
-    ],
-)
-def test_a_rank_that_is_killed_or_hangs_costs_one_attempt(runs: Runs, how: str, outcome: Outcome, words: str) -> None:
-    constants = {"how": how, "culprit": 2, "once": True}
-    runs.run("tune", runs.study("faulty", 3, "misbehaves", workers=3, search=ONE_TRIAL, constants=constants))
-    (failure,) = runs.events("faulty", AttemptFailed)
-    assert failure.outcome is outcome and words in failure.message and failure.message.startswith("Rank 2 of 3")
-    (result,) = runs.events("faulty", JobCompleted)
-    assert result.attempt == 1
-    runs.whole("faulty")
-
-
 def test_a_worker_that_dies_takes_its_gang_along_and_it_begins_again(runs: Runs, dask_processes: DaskProcesses) -> None:
     for name in ("one", "two", "three"):
         dask_processes.add_worker(name)

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import InProcessExecutor
-from hpo_core.execution.virtual import VirtualClock, Worker, make_workers
+from hpo_core.execution.virtual import VirtualClock, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
@@ -121,17 +121,6 @@ def test_a_simulated_gang_is_as_fast_as_its_ranks_or_as_a_model_says() -> None:
         assert study.status == "finished" and clock.now == pytest.approx(3 * 24.0 / factor)
         assert simulation.executor.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
         assert simulation.executor.utilization == pytest.approx(8 / 9)
-
-
-def test_the_slowest_worker_sets_the_pace_and_one_that_leaves_ends_the_gang() -> None:
-    clock = VirtualClock()
-    search = {"method": "random", "configs": 1, "max_resource": 2}
-    study = Study.create(gang_spec(2, search=search, metric={"name": "loss"}), clock=clock)
-    workers = [Worker(), Worker(leaves=5.0), Worker(speed=0.5)]
-    simulated(study, clock, workers).run()
-    assert clock.now == pytest.approx(5.0 + 24.0)  # lost at 5 with its second worker, then 24 / 2 at half the speed
-    assert [failure.outcome.value for failure in study.state.trials[0].failures] == []
-    assert study.state.failed_attempts == 1 and study.status == "finished"
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,12 +9,13 @@ import torch
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Rung
-from hpo_core.placement.mps import CONTROL, MpsDaemons
+from hpo_core.placement.mps import CONTROL
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.worker import TrainerPool
 from tests.gpu import test_cuda
 from tests.gpu.test_cuda import HERE, MIB, OBJECTIVE, SLACK, eventually
 from tests.job_requests import changed, make_request
+from tests.mps_daemon import running_daemon
 
 used = test_cuda.used
 pytestmark = [
@@ -103,14 +104,10 @@ def test_a_process_that_stays_keeps_to_the_share_of_each_attempt(kept):
 
 
 @pytest.mark.skipif(shutil.which(CONTROL) is None, reason="needs an NVIDIA GPU with nvidia-cuda-mps-control")
-def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept):
-    gpu = share().device
-    daemons = MpsDaemons()
-    if why := daemons.prepare([gpu]):
-        pytest.skip(f"needs an NVIDIA GPU with MPS: {why}")
-    pipes = daemons.pipes(gpu)
+def test_a_client_of_mps_stays_while_its_part_of_the_gpu_is_the_same(kept, tmp_path):
+    pipes = str(tmp_path)
     with contextlib.ExitStack() as stack:
-        stack.callback(daemons.close)
+        stack.enter_context(running_daemon(tmp_path, real=True))
         stack.callback(kept.trainer.close)
         small, large = (
             share(memory=1024 * MIB, compute=250, mps=pipes),

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.placement.mps import CONTROL, MpsDaemons
+from hpo_core.placement.mps import CONTROL
 from hpo_core.training.child.child_process import gpu_environment
+from tests.mps_daemon import running_daemon
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,25 +32,18 @@ except torch.OutOfMemoryError:
 """
 
 
-def test_compute_and_memory_are_limited_by_the_driver():
+def test_compute_and_memory_are_limited_by_the_driver(tmp_path):
     properties = torch.cuda.get_device_properties(0)
-    gpu = f"GPU-{properties.uuid}"
-    daemons = MpsDaemons()
-    if why := daemons.prepare([gpu]):
-        pytest.skip(f"needs an NVIDIA GPU with MPS: {why}")
-    pipes = daemons.pipes(gpu)
-    try:
+    with running_daemon(tmp_path, real=True):
         share = Portion(
-            device=gpu, architecture="any", compute=250, memory=1024 * MIB, cores=1000,
-            capacity=properties.total_memory, gpu=True, mps=pipes,
+            device=f"GPU-{properties.uuid}", architecture="any", compute=250, memory=1024 * MIB, cores=1000,
+            capacity=properties.total_memory, gpu=True, mps=str(tmp_path),
         )  # fmt: skip
         done = subprocess.run(
             [sys.executable, "-c", TAKE], env=os.environ | gpu_environment(share), capture_output=True, text=True,
             timeout=120,
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        processors, memory = done.stdout.split()
-        assert memory == "refused"
-        assert int(processors) < properties.multi_processor_count // 2
-    finally:
-        daemons.close()
+    assert done.returncode == 0, done.stderr
+    processors, memory = done.stdout.split()
+    assert memory == "refused"
+    assert int(processors) < properties.multi_processor_count // 2

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.played_hops import lower_bound, play
 from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.played_hops import lower_bound, play
 from hpo_core.model.rng import Stream
 
 

@@ -86,18 +86,6 @@ def reports_nothing(trial: Any) -> None:
         model.seen.append(int(trial.partition["number"]))
 
 
-def looks_at_all(trial: Any) -> None:
-    """Reads each value of a partition, and keeps none."""
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        data = trial.partition
-        model.weights = data["y"][:1000] @ data["x"][:1000] / 1000
-        model.seen.append(int(data["number"]))
-        time.sleep(0.5)
-        trial.report(val_loss=float(data["x"].sum()) ** 2)
-
-
 def slow(trial: Any) -> None:
     model = Linear()
     trial.track(model=model)

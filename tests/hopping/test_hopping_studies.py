@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.played_hops import lower_bound
 from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.virtual import Faults, VirtualAttempt, Worker
-from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Inventory
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
@@ -19,7 +18,6 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.retraining.repeated_studies import repeats_spec
-from hpo_core.spec import StudySpec
 from hpo_core.spec.refusals import check_retraining
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 from tests.virtual_units import VirtualUnits
@@ -208,14 +206,6 @@ def test_repeats_of_a_trial_follow_its_visits_each() -> None:
         check_retraining(first.study.spec)
 
 
-@pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])
-def test_few_checkpoints_slow_a_study_down_and_stop_nothing(method: str, most: int) -> None:
-    spec = VirtualHopping(search=METHODS[method]).study.spec.plain() | {"checkpoints": {"max_count": most}}
-    world = VirtualHopping(spec=StudySpec.from_plain(spec)).run()
-    assert world.study.status == "finished"
-    world.judge()
-
-
 def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
     world = VirtualHopping(search=METHODS["asha"])
     original, units, abandoned = world.units._result, [], []
@@ -236,14 +226,6 @@ def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
     assert any(trial.params["x"] == 0.31 and trial.results for trial in trials)
     assert not world.executor._trainings
     assert audit(list(world.journal.entries("hopping"))).clean
-
-
-def test_a_metric_that_is_not_finite_ends_the_job() -> None:
-    world = VirtualHopping(search=METHODS["asha"])
-    world.units._train = lambda job: {"loss": math.nan if job.params["x"] > 0.5 else job.params["x"]}
-    world.run()
-    assert any(event.loss is None for event in world.completed())
-    assert world.study.status == "finished"
 
 
 def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with() -> None:

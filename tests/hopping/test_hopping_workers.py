@@ -220,26 +220,6 @@ def test_a_killed_controller_repeats_no_epoch_that_ended(
     assert len(ended) == 4 and min(began) < min(ended)
 
 
-def test_a_killed_worker_at_any_unit_ends_right(checkpoints: dict[str, Any], cluster: Cluster, tmp_path: Path) -> None:
-    """A worker dies again and again, each time another one takes its place."""
-    cluster.worker("a", [0, 1, 2, 3], validation=2)
-    cluster.worker("b0", [0, 1, 2, 3], validation=2)
-    search = {"method": "random", "max_resource": 3, "configs": 4}
-    hopping = Hopping(tmp_path, address=cluster.address, search=search, **checkpoints)
-    process = hopping.start()
-    draw = random.Random(3)
-    for number in range(3):
-        time.sleep(2.0 + draw.uniform(0.0, 2.0))
-        if process.poll() is not None:
-            break
-        cluster.kill(f"b{number}")
-        cluster.worker(f"b{number + 1}", [0, 1, 2, 3], validation=2)
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, said
-    assert hopping.study().status == "finished"
-    judge(hopping)
-
-
 @pytest.mark.slow
 def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> None:
     """hpo_core/checkpoints/README.md has these figures. The last state of a job is its checkpoint."""
@@ -344,21 +324,6 @@ def test_a_partition_that_is_deleted_stops_the_study_after_a_minute_and_it_goes_
     hopping.run()
     assert hopping.study().status == "finished"
     assert not [one for one in outcomes(hopping) if one[0] is not Outcome.PREEMPTED]
-
-
-def test_checkpoints_may_lie_behind_a_url(tmp_path: Path) -> None:
-    write_partitions(tmp_path / "data", [0, 1])
-    hopping = Hopping(
-        tmp_path,
-        data={"partitions": "part-*.npz", "folder": str(tmp_path / "data")},
-        objective="tests.hopping.hopping_objectives:slow",
-        search={"method": "random", "max_resource": 2, "configs": 2},
-        checkpoints={"folder": f"file://{tmp_path}/store"},
-    )
-    hopping.run()
-    assert hopping.study().status == "finished"
-    assert [path.suffix for path in (tmp_path / "store").glob("hops/*/*")] == [".safetensors"], "of the best one"
-    assert not list((hopping.home.study_folder(hopping.name) / "hops").glob("*/*"))
 
 
 @pytest.mark.parametrize(

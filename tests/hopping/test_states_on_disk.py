@@ -19,12 +19,9 @@ from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage, Unit
-from hpo_core.training.child.trainer import Trainer
+from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage
 from tests.checkpoints.saving import save
-from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
-from tests.job_requests import make_request
 from tests.virtual_units import VirtualUnits
 
 SEARCH = {"method": "random", "max_resource": 4, "configs": 3}
@@ -114,39 +111,6 @@ def test_a_state_that_is_lost_on_its_way_costs_an_epoch(tmp_path: Path, often: i
     world.run().judge()
     assert len(lost) == often
     assert epochs.count(1) == 3 * often, "from the end of epoch 2 at first, then from the beginning"
-
-
-def test_what_was_left_of_ended_jobs_is_removed(tmp_path: Path) -> None:
-    world = on_disk(tmp_path)
-    world.run()
-    late = tmp_path / "hops" / "trial-00001" / "attempt-0-unit-000002.safetensors"
-    late.parent.mkdir(parents=True)
-    late.write_bytes(b"of a worker that was lost, and went on")
-    world.executor.keep_only([])
-    assert not list(tmp_path.glob("hops/*"))
-
-
-def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
-    """However long it takes: ``training.stall_timeout`` is for the training function."""
-    write_partitions(tmp_path / "data", [0])
-    base: dict[str, Any] = {
-        "study": "slow",
-        "objective": "tests.hopping.slow_loader:train",
-        "metric": "train_loss",
-        "seed": 1,
-        "folder": str(tmp_path),
-        "partition_folder": str(tmp_path / "data"),
-        "partitions": ("part-0.npz",),
-        "load": "tests.hopping.slow_loader:load",
-        "stall_timeout": 1000.0,
-    }
-    unit = Unit("part-0.npz", 0, 0, 1, 0, "hops/trial-00000/attempt-0-unit-000000.safetensors")
-    trainer = Trainer(base["objective"])
-    try:
-        report = trainer.run(make_request(job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), **base))
-    finally:
-        trainer.close()
-    assert isinstance(report.checkpoint, Checkpoint), report
 
 
 def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 from collections import namedtuple
 from pathlib import Path
@@ -172,34 +171,11 @@ def test_a_folder_that_is_not_empty_is_left_alone(npz: Path, tmp_path: Path) -> 
     to = tmp_path / "to"
     to.mkdir()
     (to / "notes.txt").write_text("mine")
-    for overwrite, says in ((False, r"is not empty \(notes.txt\)"), (True, "no manifest.json")):
-        with pytest.raises(SpecError, match=says):
-            partition_data(npz, to, parts=2, overwrite=overwrite)
+    with pytest.raises(SpecError, match=r"is not empty \(notes.txt\)"):
+        partition_data(npz, to, parts=2)
     with pytest.raises(SpecError, match="is a file"):
         partition_data(npz, to / "notes.txt", parts=2)
     assert [path.name for path in to.iterdir()] == ["notes.txt"]
-
-
-def test_overwriting_replaces_what_the_manifest_names_and_nothing_else(npz: Path, tmp_path: Path) -> None:
-    to = tmp_path / "to"
-    partition_data(npz, to, parts=3)
-    (to / "notes.txt").write_text("mine")
-    partition_data(npz, to, parts=2, overwrite=True)
-    names = {"part-00000-of-00002.npz", "part-00001-of-00002.npz", "manifest.json"}
-    assert {path.name for path in to.iterdir()} == names | {"notes.txt"}
-    before = {name: (to / name).read_bytes() for name in names}
-    with pytest.raises(SpecError, match="parts = 50"):
-        partition_data(npz, to, parts=50, overwrite=True)
-    assert {name: (to / name).read_bytes() for name in names} == before, "a failure changes nothing"
-    manifest = json.loads((to / "manifest.json").read_text())
-    manifest["partitions"] = manifest["partitions"][:1]
-    (to / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(SpecError, match=r"part-00001-of-00002.npz: is there, and its manifest does not name it"):
-        partition_data(npz, to, parts=2, overwrite=True)
-    manifest["partitions"][0]["name"] = "deep/part"
-    (to / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(SpecError, match="names deep/part in other folders"):
-        partition_data(npz, to, parts=2, overwrite=True)
 
 
 def test_what_a_killed_run_left_is_no_obstacle_and_no_way_out(npz: Path, tmp_path: Path) -> None:

@@ -90,12 +90,6 @@ def test_limits_hold_to_the_byte_and_nothing_simpler_is_better(problem: tuple[li
     assert assigned(jobs, room, chosen) >= assigned(jobs, room, Fill().choose(jobs, room))
 
 
-@pytest.mark.parametrize("memory", [400_000_000, 2**20 + 1, 80_000_000_000 - 1])
-def test_a_job_that_needs_the_whole_device_gets_it(memory: int) -> None:
-    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=memory)])
-    assert ExactPacking().choose([WaitingJob(0, {"A100": Demand(compute=1000, memory=memory)})], room) == [(0, 0)]
-
-
 def test_a_job_that_needs_no_compute_begins_where_it_fits() -> None:
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
     assert ExactPacking().choose([WaitingJob(0, {"A100": Demand(memory=80)})], room) == [(0, 0)]

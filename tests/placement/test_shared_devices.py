@@ -119,14 +119,6 @@ def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]).begun == []
 
 
-@pytest.mark.parametrize("most", [1, 5, 16, 30])
-@pytest.mark.parametrize("ratio", [1, 2.5, 3])
-def test_most_jobs_on_a_device(most: int, ratio: float) -> None:
-    packing = {"most": most, "oversubscribe": ratio}
-    placer = devices_for(gpu(), packing=packing, stated={"memory": "1MB", "compute": 0, "cores": 0})
-    assert len(placer.place([job(trial, width=8) for trial in range(40)]).begun) == most
-
-
 def test_oversubscription_scales_compute_alone() -> None:
     stated = {"memory": "1GB", "compute": 50, "cores": 1}
     jobs = [job(trial, width=8) for trial in range(30)]
@@ -161,27 +153,6 @@ def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
     placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
     placer.release(again[0][0].key)
     assert len(placer.place([job(trial, width=9) for trial in range(5, 9)]).begun) == 4
-
-
-def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
-    placer = devices_for(gpu(), stated=QUARTER)
-    outcomes = []
-    for attempt in range(5):
-        at = 100.0 * attempt
-        placed = placer.place([job(100 + attempt, width=10 + attempt), job(1, attempt, width=2)]).begun
-        victim, guilty = sorted(placed, key=lambda placement: placement[0].trial)
-        placer.judge(ended(guilty, Outcome.OUT_OF_MEMORY, memory=39 * GB, at=at))
-        outcomes.append(placer.judge(ended(victim, Outcome.CRASHED, memory=GB, at=at)).outcome)
-        placer.release(guilty[0].key)
-        placer.release(victim[0].key)
-    assert outcomes.count(Outcome.PREEMPTED) == 3 and outcomes[-1] is Outcome.CRASHED
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_job_that_needs_the_whole_device_begins_by_every_policy(policy: str) -> None:
-    packing = {"policy": policy, "memory": "400MB"}
-    placer = devices_for(gpu(), packing=packing, stated={"memory": "400MB", "compute": 100})
-    assert names(placer.place([job(0, width=8)]).begun) == [(0, "GPU-a")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -293,19 +264,6 @@ def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -
         if (0, 0) in {begun.key for begun, _ in placed}:
             return
     raise AssertionError("the large one never began")
-
-
-def test_who_may_have_died_of_a_neighbour_is_judged_a_moment_later() -> None:
-    placer = devices_for(gpu(), stated=QUARTER)
-    one, two = placer.place([job(0, width=1), job(1, width=2)]).begun
-    crash = ended(one, Outcome.ERROR, memory=GB, message="CUDA error: unspecified launch failure")
-    assert placer.judge(crash, waited=False) is None
-    assert placer.judge(ended(one, Outcome.ERROR, memory=GB, message="ValueError: x"), waited=False) is not None
-    out_of_memory = ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB)
-    assert placer.judge(out_of_memory, waited=False) is not None, "it took more than its share"
-    assert placer.judge(crash).outcome is Outcome.PREEMPTED
-    placer.release(two[0].key)
-    assert placer.judge(crash, waited=False) is not None, "nobody is beside it"
 
 
 def processors(cores: int = 2000) -> Device:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.pool.division import Member, numbers_of, shares_of
-from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms, Use
+from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms
 from hpo_core.pool.store import PoolRow
 from hpo_core.pool.words import standing_of
 from tests.sharing.in_memory import MemoryPools
@@ -59,7 +59,7 @@ def test_whoever_looks_when_no_slot_is_held_twice_and_running_jobs_keep_theirs(
             held = sorted(seat.held)
             busy = held[: int(len(held) * part)] if other == name else held
             seat._study.wanted = max(len(busy), demand if other == name else 0)  # type: ignore[attr-defined]
-            seat.exchange(float(moment), Use(SLOTS, len(busy), busy=busy))
+            seat.exchange(float(moment), range(SLOTS), busy)
             assert set(busy) <= set(seat.held), "what running jobs use is kept"
             assert seat.closing <= set(busy)
             assert len(all_held(rows)) == len(set(all_held(rows))) <= SLOTS
@@ -73,13 +73,13 @@ def test_once_jobs_have_ended_rounds_of_looks_bring_everybody_to_its_share(
     rows = MemoryPools()
     seats = seats_of(rows, "abcd")
     seats["a"]._study.wanted = SLOTS  # type: ignore[attr-defined]
-    seats["a"].exchange(0.0, Use(SLOTS, SLOTS))
+    seats["a"].exchange(0.0, range(SLOTS))
     assert len(seats["a"].held) == SLOTS, "it was alone"
     for name, demand in zip("abcd", demands, strict=True):
         seats[name]._study.wanted = demand  # type: ignore[attr-defined]
     for moment in (2.0, 3.5, 4.9):
         for name in order:
-            seats[name].exchange(moment, Use(SLOTS, SLOTS))
+            seats[name].exchange(moment, range(SLOTS))
     assert len(all_held(rows)) == min(SLOTS, sum(demands))
     shares = shares_of([row.member for row in rows.all() if row.member is not None])
     assert {name: len(seat.held) for name, seat in seats.items()} == shares
@@ -117,7 +117,7 @@ def test_with_fewer_names_than_studies_nothing_is_held_twice_and_nobody_starves(
         for name in order:
             seat = seats[name]
             seat.look_soon()
-            seat.exchange(now + 0.3 * order.index(name), Use(len(names), 1, names, list(busy[name])))
+            seat.exchange(now + 0.3 * order.index(name), names, list(busy[name]))
             assert len(all_held(rows)) == len(set(all_held(rows)))
             for device in sorted(seat.open(now + 1.0)):
                 busy[name].setdefault(device, draw.randint(1, 5))
@@ -127,43 +127,15 @@ def test_with_fewer_names_than_studies_nothing_is_held_twice_and_nobody_starves(
         assert max(now - since[name] for name in STUDIES) <= 150, "nobody waits for ever"
 
 
-def test_what_others_wait_for_is_given_back_and_the_rest_is_kept() -> None:
-    """`b` sees `x` alone, and `a` holds both."""
-    rows = MemoryPools()
-    a, b = (PoolSeat(rows, Terms(pool="p", study=name, owner=name, unit="device"), Wants(wanted=2)) for name in "ab")
-    a.exchange(0.0, Use(2, 2, "xy"))
-    b.exchange(0.0, Use(1, 1, "x"))
-    a.exchange(3.0, Use(2, 2, "xy", busy="xy"))
-    assert a.closing == {"x"} and a.open(3.0) == {"y"}
-    a.exchange(4.0, Use(2, 2, "xy", busy="y"))
-    b.exchange(4.0, Use(1, 1, "x"))
-    assert (a.held, b.held) == (("y",), ("x",))
-
-
-def test_a_holder_leaves_the_only_name_that_another_can_use_for_one_that_is_free() -> None:
-    """`b` can use `x` alone, which `a` holds within its number; `a` kept it for ever."""
-    rows = MemoryPools()
-    a, b = (PoolSeat(rows, Terms(pool="p", study=name, owner=name, unit="device"), Wants(wanted=1)) for name in "ab")
-    a.exchange(0.0, Use(1, 1, "x", busy="x"))
-    b.exchange(0.0, Use(1, 1, "x"))
-    for now in (3.0, 4.0):
-        a.exchange(now, Use(2, 1, "xy", busy="x"))
-        assert a.closing == {"x"}
-    a.exchange(5.0, Use(2, 1, "xy"))
-    b.exchange(5.0, Use(1, 1, "x"))
-    a.exchange(6.0, Use(2, 1, "xy"))
-    assert (a.held, b.held) == (("y",), ("x",))
-
-
 def test_studies_of_different_units_in_a_pool_of_one_name_share_nothing() -> None:
     rows = MemoryPools()
     slots, workers = (
         PoolSeat(rows, Terms(pool="p", study=unit, owner=unit, unit=unit), Wants(wanted=4))
         for unit in ("slot", "worker")
     )
-    slots.exchange(0.0, Use(4, 4))
-    workers.exchange(0.0, Use(4, 4, NAMES))
-    slots.exchange(3.0, Use(4, 4))
+    slots.exchange(0.0, range(4))
+    workers.exchange(0.0, NAMES)
+    slots.exchange(3.0, range(4))
     assert len(slots.held) == len(workers.held) == 4
     assert standing_of(slots.row, [workers.row]).why == ""
 
@@ -172,9 +144,9 @@ def test_jobs_begin_for_as_long_as_others_count_the_last_sign_of_life() -> None:
     """A look that writes no sign prolonged it: a stopped controller that went on began a job on another one's slot."""
     rows = MemoryPools()
     a = PoolSeat(rows, Terms(pool="p", study="a", owner="a"), Wants(wanted=2))
-    a.exchange(0.0, Use(2, 2))
+    a.exchange(0.0, range(2))
     signed = a.mine.beat
-    a.exchange(4.0, Use(2, 2))
+    a.exchange(4.0, range(2))
     assert a.mine.beat == signed
     assert a.open(LEASE_SECONDS) and not a.open(LEASE_SECONDS + 1.0)
 
@@ -198,5 +170,5 @@ def test_a_look_at_planted_rows_without_measure_takes_seconds_at_most() -> None:
                         seen=1_000_000, job_slots=place + 1)  # fmt: skip
         rows.change("p", member.study, lambda found, member=member: [PoolRow("p", member.study, member)])  # type: ignore[misc]
     seat = PoolSeat(rows, Terms(pool="p", study="mine", owner="me", unit="worker"), Wants(wanted=2))
-    seat.exchange(0.0, Use(2, 2, "xy"))
+    seat.exchange(0.0, "xy")
     assert seat.held == ("x", "y")

@@ -26,7 +26,6 @@ STAND_FOR_MODES = {
         "pool_name",
         "job_slots",
         "room_word",
-        "slot_word",
         "unit_word",
     ),
     *("partitions", "trained_partitions", "partition_folder", "measures_speedups"),

@@ -26,6 +26,23 @@ class Feature(NamedTuple):
 
 FEATURES = {
     "simulation": Feature(("hpo_core/simulation",), (("hpo_core/cli/app.py", "simulate_study"),), command="simulate"),
+    "sharing": Feature(
+        ("hpo_core/pool",),
+        (
+            ("hpo_core/cli/app.py", "share_study"),
+            ("hpo_core/terminal/output.py", '"hpo_core.pool.words"'),
+            ("flows/hpo_flows/study_run/wiring.py", "sharing"),
+        ),
+        command="share",
+    ),
+    "hopping": Feature(
+        ("hpo_core/hopper", "hpo_core/execution/hopping"),
+        (
+            ("hpo_core/terminal/output.py", '"hpo_core.execution.hopping.hopped_job"'),
+            ("flows/hpo_flows/study_run/wiring.py", "hopping"),
+        ),
+        command="none of its own",
+    ),
     "retraining": Feature(("hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py")),
     "integrations": Feature(("hpo_core/integrations",)),
 }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.trial import Job
-from hpo_core.placement.placer import Placer
-from hpo_core.pool.executor import join_pool
+from hpo_core.pool.executor import PooledExecutor, SlotPlaces
+from hpo_core.pool.seat import PoolSeat
 from hpo_core.pool.store import Pools
 from hpo_core.study import Study
 from tests.conftest import make_spec
@@ -20,8 +21,19 @@ SLOTS = 8
 STEP = 0.5
 
 
+class _NamedWorkers(VirtualExecutor):
+    """Workers of several slots each; jobs name their worker."""
+
+    def __init__(self, threads: Mapping[str, int], *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.threads = threads
+
+    def inventory(self) -> Inventory:
+        return Inventory.of(sum(self.threads.values()), "dask")
+
+
 class Player(Controlled):
-    """One study with its controller."""
+    """One study with its controller; with ``threads``, on workers of so many slots that all studies of the pool use."""
 
     def __init__(
         self,
@@ -32,7 +44,8 @@ class Player(Controlled):
         slots: int = SLOTS,
         search: dict[str, Any] | None = None,
         begins: float = 0.0,
-        gang: Literal["auto"] | None = None,
+        gang: int | Literal["auto"] | None = None,
+        threads: Mapping[str, int] | None = None,
         **terms: Any,
     ) -> None:
         self.begins, self.clock = begins, VirtualClock(begins)
@@ -40,16 +53,21 @@ class Player(Controlled):
         changes |= {"search": search} if search is not None else {}
         if gang is not None:
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": slots}}
-            changes |= {"scaling": {"speedups": {2: 2.0, 4: 4.0}}}
+            changes |= {"scaling": {"speedups": {2: 2.0, 4: 4.0}}} if gang == "auto" else {}
         spec = make_spec(study=name, **changes)
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         objectives = [metric.name for metric in spec.objectives]
-        inner = VirtualExecutor(
-            self.clock, workers=slots, train=drawn_losses(objectives), seconds=seconds, objectives=objectives
-        )
-        given = terms_for(name, **terms)
-        self.executor = join_pool(inner, self.study, Placer(), pools=pools, terms=given, threads=dict)
-        self.seat = self.executor.seat
+        train = drawn_losses(objectives)
+        if threads is None:
+            inner = VirtualExecutor(self.clock, workers=slots, train=train, seconds=seconds, objectives=objectives)
+        else:
+            terms["unit"] = "worker"
+            inner = _NamedWorkers(
+                threads, self.clock, workers=len(threads), train=train, seconds=seconds, objectives=objectives
+            )
+        places = SlotPlaces(self.study, None if threads is None else lambda: threads)
+        self.seat = PoolSeat(pools, terms_for(name, **terms), places)
+        self.executor = PooledExecutor(inner, self.seat, places)
         self.loop = Loop(self.study, self.executor)
         self.used_seconds = 0.0
 

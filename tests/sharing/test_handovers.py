@@ -63,42 +63,16 @@ def claim(pools: MemoryPools, **claimed: object) -> None:
     pools.change("p", "other", lambda rows: [PoolRow("p", "other", member)])
 
 
-def test_jobs_begin_on_workers_that_nobody_waits_for_while_others_are_given_back(pools: MemoryPools) -> None:
-    plain = Plain(pools)
-    assert plain.room(0.0) == 4
-    for _ in WORKERS:
-        plain.begin()
-    claim(pools, demand=2, usable=("a", "b"))
-    assert plain.room(6.0) == 4
-    plain.end("c")
-    plain.end("d")
-    assert plain.room(6.5) == 4, "c and d are of no use to the other one, which is due a and b"
-    plain.begin()
-    assert plain.room(6.7) == 4 and set(plain.at) == {"a", "b", "c"}
-
-
 def test_the_worker_of_whichever_job_ends_first_is_given_back(pools: MemoryPools) -> None:
     plain = Plain(pools)
     plain.room(0.0)
     for _ in WORKERS:
         plain.begin()
-    claim(pools, demand=2, usable=("a", "b", "c", "d"))
+    claim(pools, demand=2, usable=WORKERS)
     assert plain.room(6.0) == 4
     plain.end("a")  # the oldest job's: not the one that it was to give back
     assert plain.room(6.1) == 3, "no job begins there"
     assert plain.room(7.1) == 3 and plain.held() == "bcd"
-
-
-def test_a_worker_is_given_back_in_the_moment_in_which_its_job_ends(pools: MemoryPools) -> None:
-    plain = Plain(pools)
-    plain.room(0.0)
-    for _ in WORKERS:
-        plain.begin()
-    claim(pools, demand=1, usable=("b",))
-    plain.room(6.0)
-    plain.end("b")
-    plain.room(6.1)
-    assert plain.held() == "acd", "not at the next look, a second later"
 
 
 def test_a_loop_that_waits_is_woken_once() -> None:

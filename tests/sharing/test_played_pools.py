@@ -123,3 +123,13 @@ def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None
     assert (grows.used, newcomer.used) == (4, 4)
     pool.play(90)
     assert all(not trial.failures for trial in grows.study.state.trials), "no job was ended for it"
+
+
+def test_gangs_and_plain_jobs_hold_whole_workers_of_several_slots(pools: Pools) -> None:
+    threads = {"worker-0": 2, "worker-1": 2, "worker-2": 4}
+    flat = {"method": "random", "configs": 12, "max_resource": 1}
+    gang = Player("gang", pools, seconds=lambda job: 10.0, threads=threads, search=flat, gang=4, slots=8)
+    plain = Player("plain", pools, seconds=lasting(4), threads=threads, search={**flat, "configs": 60}, begins=5.0)
+    pool = PlayedPool(gang, plain, slots=len(threads))
+    pool.play(300)
+    assert gang.ended and plain.ended

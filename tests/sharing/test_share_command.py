@@ -16,7 +16,8 @@ from hpo_core.home import Home
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import SpecError
 from hpo_core.pool.division import Member, Wish
-from hpo_core.pool.seat import PoolSeat, Use, pool_of, terms_of
+from hpo_core.pool.executor import pool_news
+from hpo_core.pool.seat import PoolSeat, pool_of, terms_of
 from hpo_core.pool.store import PoolRow, pools_of
 from hpo_core.pool.words import standing_of
 from hpo_core.spec import StudySpec
@@ -38,7 +39,7 @@ def driven(home: Path, name: str, **share: Any) -> PoolSeat:
     study = Study.create(make_spec(study=name, search=SEARCH, share=share or True, **SHARED), journal)
     journal.claim(name, current_owner())
     seat = PoolSeat(pools_of(journal), terms_of(study.spec, current_owner()), study)
-    seat.exchange(0.0, Use(8, 0, WORKERS))
+    seat.exchange(0.0, WORKERS)
     return seat
 
 
@@ -56,7 +57,7 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert (rows["first"]["share"], rows["first"]["used"], rows["first"]["demand"]) == ("2/8", 8, 8)
     assert (rows["second"]["share"], rows["second"]["used"], rows["second"]["demand"]) == ("6/8", 0, 8)
     assert rows["alone"]["pool"] is None
-    second.exchange(8.0, Use(8, 0, WORKERS))
+    second.exchange(8.0, WORKERS)
     said = hpo(tmp_path, "status", "second")
     assert f"pool {HERE}: 6 of 8 workers (weight 3); holds 0, could use 8." in said
     assert "waits for 6 workers: first has more than the share and gives workers back as jobs end." in said
@@ -69,7 +70,7 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert "weight 4.5, priority 0" in hpo(tmp_path, "share", "s", "--weight", "4.5")
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
-    seat.exchange(2.0, Use(8, 0, WORKERS))
+    seat.exchange(2.0, WORKERS)
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
     assert "does not run" not in hpo(tmp_path, "share", "s")
     seat.leave()
@@ -84,7 +85,7 @@ def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> No
     pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
     assert f"{HERE}: weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert f"{HERE}: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
-    seat.exchange(2.0, Use(8, 0, WORKERS))
+    seat.exchange(2.0, WORKERS)
     assert seat.mine.weight == 3
 
 
@@ -101,7 +102,7 @@ def test_share_refuses_what_no_study_may_ask(tmp_path: Path, options: list[str],
     seat = driven(tmp_path, "s")
     result = CliRunner().invoke(app, ["share", "s", *options, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and said in str(result.exception)
-    seat.exchange(2.0, Use(8, 0, WORKERS))
+    seat.exchange(2.0, WORKERS)
     assert (seat.mine.weight, seat.mine.priority) == (1.0, 0)
 
 
@@ -126,18 +127,22 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "priority": 101}, {}, "share.priority"),
         ({"pool": "p", "slots": 3}, {}, "share.slots: is no setting any more"),
         ({"pool": "p", "preempt": 60}, {}, "share.preempt: is no setting any more"),
-        ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
-        (
-            True,
-            HOPPING | SHARED | {"training": {"gang": "auto"}},
-            "training.gang = auto, and data: a model that hops trains on one worker",
-        ),
+        (True, HOPPING | SHARED, "share, and data"),
+        ({"pool": "p"}, {"packing": True}, "share, and packing"),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],
 )
 def test_a_share_that_makes_no_sense_is_refused(share: Any, more: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
         make_spec(share=share, **more)
+
+
+@pytest.mark.parametrize("other", ["packing", "data"])
+def test_a_recorded_study_that_shared_devices_or_partitions_is_refused_in_words(other: str) -> None:
+    plain = make_spec(share=True, **SHARED).plain()
+    plain[other] = {"packing": make_spec(packing=True).plain()["packing"], "data": HOPPING["data"]}[other]
+    with pytest.raises(SpecError, match=f"share, and {other}: .* read this study with the version that wrote it"):
+        StudySpec.from_journal(plain)
 
 
 def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
@@ -176,13 +181,11 @@ def test_words_name_who_goes_first() -> None:
 
 
 def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
-    from hpo_flows.study_run.wiring import pool_news
-
     first = driven(tmp_path, "first")
     news = pool_news(first)
     assert not news(), "a study alone has nothing to say"
     driven(tmp_path, "second")
-    first.exchange(5.0, Use(8, 8, WORKERS, WORKERS))
+    first.exchange(5.0, WORKERS, WORKERS)
     said = news()
     assert "4 of 8 workers" in said and "shared with second" in said and not news()
 

@@ -7,24 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.hopping.hopping_objectives import Linear
-
 
 def train(trial: Any) -> None:
     for _ in trial.steps():
         _write(trial, "begins")
         time.sleep(trial.params["seconds"])
         _write(trial, "ends")
-        trial.report(loss=trial.params["x"])
-
-
-def hop(trial: Any) -> None:
-    """A model that hops, and waits on each partition."""
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        time.sleep(trial.params["seconds"])
-        model.seen.append(int(trial.partition["number"]))
         trial.report(loss=trial.params["x"])
 
 

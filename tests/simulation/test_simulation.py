@@ -98,18 +98,6 @@ def test_workers_join_and_leave_and_capacity_follows() -> None:
     ) == (10, 2, 1)
 
 
-def test_a_job_that_ends_as_its_worker_leaves_has_ended() -> None:
-    played = Played([Worker(), Worker(leaves=4.0)], search=RANDOM).run()
-    assert not played.events(AttemptFailed)
-    assert played.schedule()[-1] == (2, "worker-0", 4, 8)
-
-
-def test_without_workers_time_passes_until_one_joins() -> None:
-    played = Played([Worker(leaves=1.0), Worker(joins=10.0)], search=RANDOM | {"configs": 1}).run()
-    assert played.schedule() == [(0, "worker-0", 0, 1), (0, "worker-1", 10, 14)]
-    assert played.executor.executor.offered_seconds == 5
-
-
 def test_a_study_stays_open_when_the_last_worker_left() -> None:
     played = Played([Worker(leaves=1.0)], search=RANDOM).run()
     assert played.study.status == "open" and played.clock.now == 1
@@ -184,12 +172,6 @@ def test_it_goes_on_where_it_was_left() -> None:
     assert parts.schedule() == whole.schedule()
 
 
-def test_stop_after_seconds_lets_running_jobs_finish() -> None:
-    played = Played(2, search=RANDOM | {"configs": 9}, stop={"seconds": 6}).run()
-    assert played.clock.now == 8 and played.study.state.completed_jobs == 4
-    assert played.study.state.halted is not None and played.study.state.halted.rule == "seconds"
-
-
 def test_it_takes_over_what_happened_between_two_runs() -> None:
     played = Played(3, search=ASHA).run(max_reports=5)
     job = next(iter(played.study.state.wanted()))
@@ -198,12 +180,6 @@ def test_it_takes_over_what_happened_between_two_runs() -> None:
     played.run()
     assert played.study.status == "finished"
     assert played.study.state.ignored_reports == 3, "the attempts of before were cancelled, and came too late"
-
-
-def test_more_jobs_than_workers_wait_for_one() -> None:
-    played = Played(2, search=RANDOM)
-    played.study.set_capacity(3)
-    assert [trial for trial, *_ in played.run().schedule()] == [0, 1, 2]
 
 
 def test_failures_and_bad_losses_are_reported_as_such() -> None:

@@ -73,23 +73,11 @@ def test_the_same_study_on_the_same_workers_takes_the_same_time(
     assert quantile(shuffled, 0.5) == pytest.approx(history[1], rel=0.15)
 
 
-def test_durations_are_foretold_without_the_recorded_jobs(history: tuple[list[Entry], float], past: PastStudy) -> None:
-    fitted = read_past(history[0])
-    for trial in fitted.trials:
-        trial.spans = {(-1, target): seconds for (_, target), seconds in trial.spans.items()}  # no job starts at -1
-    assert runs(fitted, past.spec, 1)[0].seconds == pytest.approx(history[1])
-
-
 def test_another_method_is_foretold_within_a_fifth(past: PastStudy) -> None:
     spec = make_spec(search=ASHA | {"reduction_factor": 2, "configs": 60})
     truth = played(spec, AnalyticCurves(spec, 1, seconds_per_unit=2.0, overhead=4.0, cost_spread=0.6))[1]
     found = sorted(run.seconds for run in runs(past, spec, 11))
     assert quantile(found, 0.5) == pytest.approx(truth, rel=0.2)
-
-
-def test_more_workers_end_sooner(past: PastStudy) -> None:
-    few, many = (runs(past, past.spec, 1, workers)[0] for workers in (3, 30))
-    assert many.seconds < 0.7 * few.seconds and many.utilization < few.utilization
 
 
 def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
@@ -142,12 +130,6 @@ def test_a_curve_stays_at_its_last_result_and_that_is_counted() -> None:
     assert curves.train(job(2, 1)) == {"loss": 0.9}, "before its first result, too"
     assert curves.curve(job(1, 9)) == [Point(1, {"loss": 1.2}), Point(9, {"loss": 1.2})]
     assert curves.guessed == 2
-
-
-def test_points_without_the_metric_are_passed_over() -> None:
-    past = hand_made({0: {1: 1.0, 9: 0.2}})
-    past.trials[0].curve[5] = {"train_loss": 3.0}
-    assert against(past, max_resource=9).train(job(0, 5)) == {"loss": pytest.approx(0.6)}
 
 
 def test_a_diverged_trial_stays_diverged() -> None:

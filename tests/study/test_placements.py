@@ -6,7 +6,8 @@ from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.model.events import Entry, JobPlaced, PlacementsNoticed
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
-from tests.simulation.test_virtual_devices import GB
+
+GB = 1_000_000_000
 
 
 def placed(job: Job, memory: int = GB) -> JobPlaced:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hpo_core.placement import gpus as control_group
-from hpo_core.placement.gpus import Gpu, GpuReading, NoNvmlError
+from hpo_core.placement.gpus import Gpu, NoNvmlError
 from hpo_core.training import visible_devices
 from hpo_core.training.visible_devices import DeviceWatch, computer, seen_devices, watch_devices
 from tests.waiting import eventually
@@ -47,10 +47,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Sets what the driver answers from now on: cards, or an error."""
     answer: list[Any] = [()]
 
-    def read() -> GpuReading:
+    def read() -> list[Gpu]:
         if isinstance(answer[0], Exception):
             raise answer[0]
-        return GpuReading(answer[0])
+        return list(answer[0])
 
     monkeypatch.setattr(visible_devices, "read_gpus", read)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

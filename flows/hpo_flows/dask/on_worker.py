@@ -33,7 +33,7 @@ from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import StudySetup, decode_report, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
-from hpo_core.training.worker import lost_report, share_devices, start_mps, train_job, trainers
+from hpo_core.training.worker import lost_report, mps_is_off, share_devices, train_job, trainers
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 TOKEN = "token"
@@ -261,7 +261,7 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
         dask_worker.metrics[USAGES] = lambda _: trainers.usages(address)
     await dask_worker.heartbeat()
     if asked.mps:
-        no_mps = await asyncio.to_thread(start_mps, gpu)
+        no_mps = await asyncio.to_thread(mps_is_off, gpu)
     return problem, no_mps
 
 

@@ -17,6 +17,7 @@ import msgspec
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
+from hpo_core.execution.run_parts import RunParts
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -142,7 +143,7 @@ class Session:
         """Called once the study has ended by itself, before Prefect is waited for."""
         self._observers: list[Callable[[Study], Observer]] = []
         """Made once the study is open."""
-        self.wrap: Callable[[Study, Executor], Executor] = lambda study, executor: executor
+        self.wrap: Callable[[Study, RunParts], Executor] = lambda study, parts: parts.executor
         """Puts another executor around the study's; called once the study is open."""
         checked_name(name)
         if spec is None:
@@ -323,7 +324,7 @@ class Session:
         ]
         loop = Loop(
             study,
-            self.wrap(study, wired.executor),
+            self.wrap(study, wired),
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,

@@ -26,7 +26,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from hpo_core.execution.executor import Executor
-from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.run_parts import RunParts
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
@@ -157,9 +157,9 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
         pages.append(StudyPages(study, flow_run=run, say=session.say, heeds_runs=owns_run))
         return pages[-1].start()
 
-    def wrap(study: Study, executor: Executor) -> Executor:
+    def wrap(study: Study, parts: RunParts) -> Executor:
         made = StudyTasks(
-            executor,
+            parts.executor,
             study.spec.metric.name,
             per_job=not is_per_rung(study),
             tags=study.spec.prefect.tags,
@@ -167,8 +167,8 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
         )
         tasks.append(made)
         session.executor.show_in(str(run), f"{session.action}-{study.name}")
-        if isinstance(executor, HoppingExecutor) and (study.spec.search.outline().max_resource or 0) <= JOB_GRAIN_LIMIT:
-            executor.on_unit = made.note_epoch
+        if parts.on_unit is not None and (study.spec.search.outline().max_resource or 0) <= JOB_GRAIN_LIMIT:
+            parts.on_unit(made.note_epoch)
         return made
 
     session.wrap = wrap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,14 @@ class JobProgress(msgspec.Struct, kw_only=True):
     elapsed: float = 0.0
     """Seconds that its units took."""
     warnings: tuple[str, ...] = ()
+
+
+def progress_notes(jobs: Iterable[Job], folder: Path) -> Iterator[tuple[int, str]]:
+    """Trials that hop, and how far their jobs have come, as the files of their progress say."""
+    files = ProgressFiles(folder)
+    for job in jobs:
+        if (progress := files.find(job)) is not None:
+            yield job.trial, f" ({progress.epoch:,} done)"
 
 
 _STATE = re.compile(r"/attempt-([0-9]+)-unit-([0-9]+)\.safetensors")

@@ -17,6 +17,7 @@ import msgspec
 from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
 from hpo_core.execution.job_requests import JobRequests
+from hpo_core.execution.run_parts import RunParts
 from hpo_core.hopper.board import PlannedUnit
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
@@ -58,12 +59,10 @@ class MissingPartitions:
     Args:
         study: its name.
         longest_look: seconds that a worker may take to say which partitions it holds.
-        where: workers that count, in words.
     """
 
-    def __init__(self, study: str, longest_look: float, where: str = "") -> None:
+    def __init__(self, study: str, longest_look: float) -> None:
         self._study = study
-        self._where = where
         self._longest_look = longest_look
         self._since: dict[str, tuple[float, float]] = {}
         """Since when a partition lies on no worker, and since when no worker might still announce it, by its name."""
@@ -106,7 +105,7 @@ class MissingPartitions:
             raise PartitionsMissingError(
                 f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._study!r} ha"
                 f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
-                f"that{self._where}.{why} Nothing recorded is lost: start a worker that holds "
+                f"that.{why} Nothing recorded is lost: start a worker that holds "
                 f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), or put "
                 f"{'them' if len(late) > 1 else 'it'} back, then "
                 f"`hpo resume {self._study}`."
@@ -123,8 +122,7 @@ class HoppingExecutor:
     """Runs jobs as units on another executor.
 
     Args:
-        inner: runs one unit at once on each of its devices that has slots, where the device's partitions lie. A unit
-            that another study's turn ended there is reported PREEMPTED.
+        inner: runs one unit at once on each of its devices, where the device's partitions lie.
         spec: the study, with ``data``.
         folder: of the study; states travel through it. None: there are no files (a simulation).
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
@@ -169,11 +167,12 @@ class HoppingExecutor:
         """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
-        self._missing = MissingPartitions(
-            spec.study, longest_look(files), " (with share, on workers that hold all partitions)" * spec.shares
-        )
+        self._missing = MissingPartitions(spec.study, longest_look(files))
         self.on_unit: Callable[[Job, int], None] = lambda job, epoch: None
         """Called as a unit of a job begins, with its epoch; from any thread, so it must not wait."""
+
+    def tell_units(self, function: Callable[[Job, int], None]) -> None:
+        self.on_unit = function
 
     # What the loop asks.
 
@@ -187,9 +186,7 @@ class HoppingExecutor:
         with self._lock:
             self._notice(inventory)
             self._advance()
-            there = set[str]().union(*(device.partitions.names for device in inventory.devices if not device.slots))
-            halted = [name for name in self._schedule.halted() if name not in there]
-            self._missing.check(halted, inventory, self.now())
+            self._missing.check([*self._schedule.halted()], inventory, self.now())
             workers = inventory.workers
             return Inventory.of(self._at_once(workers) if workers else 0, "model hopper")
 
@@ -237,7 +234,7 @@ class HoppingExecutor:
             self._lose(name)
         for device in inventory.devices:
             name = device.name
-            held = self._places_of(device.partitions.names if device.slots else ())
+            held = self._places_of(device.partitions.names)
             if name not in self._held:
                 self._schedule.worker_joined(name, held)
             elif held != self._held[name]:
@@ -301,8 +298,6 @@ class HoppingExecutor:
             return
         if report.outcome is Outcome.COMPLETED:
             self._completed(training, unit, job, report)
-        elif report.outcome is Outcome.PREEMPTED and not training.cancelled:
-            self._lose(unit.worker)  # until it is looked at again; no fault of the trial
         elif report.outcome is Outcome.LOST and not training.cancelled:
             self._lost(training, unit, report)
         else:
@@ -391,3 +386,11 @@ class HoppingExecutor:
 
 _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
 """Outcomes after which the same job is granted again."""
+
+
+def hopping(parts: RunParts) -> None:
+    state = parts.study.state
+    executor = HoppingExecutor(parts.executor, parts.study.spec, parts.folder, running=[*state.running, *state.waiting])
+    parts.executor = executor
+    parts.on_unit = executor.tell_units
+    parts.after.append(lambda: executor.keep_only([*state.waiting]))
