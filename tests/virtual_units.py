@@ -14,7 +14,7 @@ from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExec
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report, Unit
-from hpo_core.simulation.simulation import Simulation
+from hpo_core.simulation.repeats import Simulation
 from hpo_core.study import Study
 
 EVALUATION = 0.1
@@ -139,7 +139,7 @@ class HoppingSimulation(Simulation):
         placed: how the partitions lie.
         workers: each one.
         more: ``train``, ``seconds``, ``speedup``, ``curve``, ``faults``, as of
-            :class:`~hpo_core.simulation.simulation.Simulation`.
+            :class:`~hpo_core.simulation.repeats.Simulation`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key, markdown_table
-from hpo_flows.steps import step
+from hpo_flows.prefect_pages.tune_flow import step
 
 
 def _run_name() -> str:

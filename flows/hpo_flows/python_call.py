@@ -31,7 +31,6 @@ from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import (
     CheckpointSpec,
     PrefectSpec,
@@ -45,7 +44,7 @@ from hpo_core.spec.sections import (
     WorkerRange,
 )
 from hpo_core.spec.sent_functions import folders_of, function_name, plain_name, short_name
-from hpo_core.spec.study_file import with_places
+from hpo_core.spec.study_file import differing_setting, with_places
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_core.tracking.trackers import Trackers

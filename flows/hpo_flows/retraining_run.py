@@ -50,12 +50,12 @@ from hpo_core.spec.data import DATA_PARAMETER
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
-from hpo_core.tracking.model_build import Trained
+from hpo_core.tracking.run_artifacts import Trained
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.steps import step
+from hpo_flows.prefect_pages.tune_flow import step
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import run_study
 

@@ -278,7 +278,7 @@ def enqueue(
 ) -> None:
     """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
     from hpo_core.execution.in_process import parse_params, read_params
-    from hpo_core.study.checked_requests import checked_configuration
+    from hpo_core.study.decider import checked_configuration
 
     place = Home(home, journal)
     source = place.read_journal()

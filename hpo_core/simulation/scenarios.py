@@ -16,7 +16,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.replay.audit import damage_named
-from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.learning_curves import AnalyticCurves
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,

@@ -16,7 +16,9 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import shortened, shown
+from hpo_core.model.space.parameter import flattened
 from hpo_core.search.registry import settings_class
+from hpo_core.spec.sent_functions import names_value, plain_name
 from hpo_core.spec.study_spec import StudySpec
 from hpo_core.spec.study_yaml import CORE
 
@@ -278,3 +280,24 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a key is a list or a mapping; keys are text")
     return str(node.value)
+
+
+_MAY_DIFFER = ("study", "cluster", "data", "pythonpath", "prefect", "tracking", "warm_start")
+"""Settings that say where a study runs and is shown, and those that a study fills in when it begins."""
+
+
+def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
+    """The first setting that is another one in the second description, with both values; empty: none.
+
+    Functions by value are the same where they are called alike: a study goes on with the one that it keeps.
+    """
+    ours, theirs = (flattened(spec.plain()) for spec in (recorded, given))
+    for name in dict.fromkeys([*ours, *theirs]):
+        before, now = (_compared(one.get(name, "not set")) for one in (ours, theirs))
+        if before != now and name.partition(".")[0] not in _MAY_DIFFER:
+            return f"{name} is {shortened(str(before))} there and {shortened(str(now))} here"
+    return ""
+
+
+def _compared(value: Any) -> Any:
+    return plain_name(value) if isinstance(value, str) and names_value(value) else value

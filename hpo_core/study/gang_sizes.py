@@ -57,7 +57,7 @@ class GangSizes:
     """Ranks of a study's jobs: the same for all.
 
     Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
-    (:mod:`hpo_core.hopper.unit_times`).
+    (:mod:`hpo_core.hopper.board`).
     """
 
     def __init__(self, fixed: int, method: SearchMethod) -> None:

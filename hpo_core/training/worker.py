@@ -17,7 +17,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
-from hpo_core.placement.mps import pipes_for, why_off
+from hpo_core.placement.gpus import pipes_for, why_off
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report

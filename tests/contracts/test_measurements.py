@@ -13,8 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from hpo_core.journal import measurements, sql_measurements
-from hpo_core.journal.measurements import QuietMeasurements
-from hpo_core.journal.protocol import Journal
+from hpo_core.journal.protocol import Journal, QuietMeasurements
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.measurement import Measurement
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.placement.mps import CONTROL
+from hpo_core.placement.gpus import CONTROL
 from hpo_core.training.child.child_process import gpu_environment
 from tests.mps_daemon import running_daemon
 

@@ -15,7 +15,7 @@ import torch
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from hpo_core.placement.mps import CONTROL
+from hpo_core.placement.gpus import CONTROL
 from tests.flows.packed_runs import Packed, most_at_once, usage
 
 ON_CPU = os.environ.get("HPO_TEST_PACKING_ON") == "cpu"

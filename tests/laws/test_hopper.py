@@ -9,10 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from hpo_core.hopper.board import PlannedUnit
+from hpo_core.hopper.board import PlannedUnit, UnitTimes
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
 from tests.contract_suites.hop_policy_contract import Visit, complaints
 

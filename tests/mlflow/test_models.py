@@ -18,7 +18,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Report
 from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.study import Study
-from hpo_core.tracking.model_build import BuildRequest, Trained, build_model
+from hpo_core.tracking.run_artifacts import BuildRequest, Trained, build_model
 from tests.checkpoints.saving import save
 from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.report.device_figures import device_table
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
+from hpo_core.report.timelines import device_table
 from tests.report.packed_study import packed_study
 from tests.report.test_report import ASHA, World, html
 

@@ -7,12 +7,11 @@ import re
 from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.rng import Stream
-from hpo_core.report.device_figures import pool_slots
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.report.timelines import jobs_over_time
-from hpo_core.simulation.simulation import Simulation
+from hpo_core.report.timelines import jobs_over_time, pool_slots
+from hpo_core.simulation.repeats import Simulation
 from tests.conftest import make_spec
 from tests.report.test_report import World
 from tests.sharing.in_memory import MemoryPools

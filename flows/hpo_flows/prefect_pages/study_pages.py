@@ -25,7 +25,7 @@ from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
-from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
+from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifact
 from hpo_flows.progress import ResultLines, standing
 

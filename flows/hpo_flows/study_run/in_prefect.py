@@ -105,7 +105,7 @@ def _quiet_console() -> Iterator[None]:
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
 
-    from hpo_flows.prefect_api.api_watch import api_is_unreachable
+    from hpo_flows.prefect_api.connection import api_is_unreachable
 
     setup_logging()
     for handler in logging.getLogger("prefect._internal").handlers:  # also after the study: it tries on for a while

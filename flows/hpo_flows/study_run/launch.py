@@ -98,8 +98,9 @@ def launch(
 
 def _end_without_prefect(code: int = 0) -> None:
     # End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end.
-    if (api_watch := sys.modules.get("hpo_flows.prefect_api.api_watch")) is not None and api_watch.api_is_unreachable():
-        api_watch.end_process_soon(code)
+    used = sys.modules.get("hpo_flows.prefect_api.connection")
+    if used is not None and used.api_is_unreachable():
+        used.end_process_soon(code)
 
 
 def _how_to_go_on(session: Session) -> str:
