@@ -1,4 +1,7 @@
-"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``)."""
+"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``).
+
+Prefect is imported within functions: its environment has to be set before, and a study without Prefect needs none.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from prefect.context import FlowRunContext
-from prefect.settings import get_current_settings
 
 from hpo_core.model.errors import HpoError
 
@@ -231,6 +231,8 @@ def api_is_unreachable() -> bool:
 def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
     """Ask the API whether it answers; if not, Prefect's client tries each request only once until it does."""
     global _unreachable, _usual
+    from prefect.settings import get_current_settings
+
     settings = get_current_settings()
     if settings.api.url is None:
         return True
@@ -264,6 +266,9 @@ def wait_for_return(deadline: float) -> bool:
 def wait_no_more() -> None:
     """Have what this process still asks of the API take a moment: a study has ended, and the API is away."""
     global _unreachable
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
     _unreachable = True
     settings = get_current_settings()
     settings.client.max_retries = 0
