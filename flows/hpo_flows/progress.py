@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,7 +23,6 @@ from hpo_core.views.rungs import (
     RungNames,
     RungView,
     bracket_views,
-    by_shape,
     entry_levels,
     grouped_brackets,
     halt_words,
@@ -361,7 +360,7 @@ class BoardNotes:
 
 
 def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
-    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together.
+    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each, many ones together.
 
     In a narrow terminal columns are left out, the bar first: no number is ever cut.
 
@@ -374,7 +373,10 @@ def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
     went = "went on" if is_stopping(study.spec) else "promoted"
     columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
     rows: list[tuple[list[str | ProgressBar], str]] = []
-    for view, rungs in _lines_of(views, whole=ended and len(views) <= FEW):
+    for view in grouped_brackets(views):
+        # of several brackets, what rests is summed up to one line, unless a few ones are shown for the last time
+        resting = several and view.state != "open" and not (ended and len(views) <= FEW)
+        rungs = [view.total] if resting else view.rungs
         whole = len(rungs) < len(view.rungs)
         for k, rung in enumerate(rungs):
             name = [view.name if k == 0 else ""] * several
@@ -416,28 +418,3 @@ def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool)
     if several and view.state != "open":
         running = view.state
     return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
-
-
-def _lines_of(views: Sequence[BracketView], *, whole: bool) -> Iterator[tuple[BracketView, list[RungView]]]:
-    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several.
-
-    Args:
-        whole: show every rung of every bracket.
-    """
-    if whole:
-        yield from ((view, view.rungs) for view in views)
-        return
-    shown = grouped_brackets(views)
-    if len(views) > len(shown):  # many: all that is to come in one line
-        coming = [view for view in views if view.state == "to come"]
-        shown = [view for view in shown if view.state != "to come"]
-        if coming:
-            longest = max(by_shape(coming), key=lambda view: len(view.rungs))
-            sums = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
-            sums.numbers = sorted(number for view in coming for number in view.numbers)
-            for view in coming:
-                sums.rungs[0].add(view.total)
-            shown.append(sums)
-    for view in shown:
-        resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
-        yield view, [view.total] if resting else view.rungs
