@@ -32,7 +32,6 @@ from hpo_core.views.rungs import (
 
 BAR = 24
 """Width of a bar."""
-_GAP = 2
 REDRAW_SECONDS = 0.5
 """Seconds between two drawings at least: their cost must not grow with the number of reports."""
 
@@ -255,7 +254,11 @@ class LiveBoard:
         """Show what the end of the study waits for, and how long already."""
         if self._live.is_started:
             self.notes.wait_for(words)
-            self._live.update(_Ending(self), refresh=True)
+            self._live.update(self, refresh=True)
+
+    def __rich__(self) -> Group:
+        """The board as of the moment at which it is drawn, once the study has ended."""
+        return self.board()
 
     def stop(self) -> None:
         """Leave the terminal; safe to call twice."""
@@ -270,16 +273,6 @@ class LiveBoard:
     def board(self) -> Group:
         """The board as of now."""
         return drawn_board(self._study, self.notes, self._console.width)
-
-
-class _Ending:
-    """A board whose study changes no more: drawn anew at each refresh, with the seconds of then."""
-
-    def __init__(self, board: LiveBoard) -> None:
-        self._board = board
-
-    def __rich__(self) -> Group:
-        return self._board.board()
 
 
 def drawn_board(study: Study, notes: BoardNotes, width: int) -> Group:
@@ -362,7 +355,7 @@ class BoardNotes:
 def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
     """A line per rung of what goes on; brackets that are over, or have not begun, in a line each, many ones together.
 
-    In a narrow terminal columns are left out, the bar first: no number is ever cut.
+    In a terminal of less than 80 characters there is no bar.
 
     Args:
         ended: leave out what runs, since nothing does any more.
@@ -389,21 +382,14 @@ def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
             ]
             goes_on = not several or ended or view.state == "open"
             rows.append((cells, "" if rung.is_open and goes_on else "dim"))
-    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
-    kept = [k for k, column in enumerate(columns) if not (ended and column == "running")]
-    for column in ("", went, "running"):
-        if sum(sizes[k] + _GAP for k in kept) - _GAP > width and (at := columns.index(column)) in kept:
-            kept.remove(at)
+    left_out = [*(["running"] if ended else []), *([""] if width < 80 else [])]
+    kept = [k for k, column in enumerate(columns) if column not in left_out]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for k in kept:
         table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
     for cells, style in rows:
         table.add_row(*(cells[k] for k in kept), style=style)
     return table
-
-
-def _size(cell: str | ProgressBar) -> int:
-    return len(cell) if isinstance(cell, str) else BAR
 
 
 def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[str | ProgressBar]:
