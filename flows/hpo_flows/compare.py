@@ -12,7 +12,7 @@ from pydantic import Field
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
-from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, facts_table, write_comparison
 from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
@@ -103,25 +103,8 @@ def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
         lines.append(
             f"Best: **{markdown_text(first['group'])}**, {markdown_text(metric)} = {first['median']:.5g}{seeds}."
         )
-    rows = [
-        (
-            row["group"],
-            row["studies"],
-            _words(row["median"]),
-            f"{_words(row['least'])} – {_words(row['most'])}",
-            f"{row['resource']:,.0f}",
-            f"{row['worker_seconds']:.1f} s",
-            "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%",
-        )
-        for row in facts["groups"]
-    ]
-    columns = ("search", "seeds", metric, "least – most", "training", "worker time", "utilization")
-    lines += ["", *markdown_table(columns, rows)]
+    lines += ["", *markdown_table(*facts_table(facts["groups"]))]
     lines += ["", *(f"- {title}: {markdown_code(target)}" for title, target in links.items())]
     key = artifact_key("-".join(row["study"] for row in facts["studies"])[:80], "compared")
     create_markdown_artifact("\n".join(lines), key=key, description="Studies side by side")
     return facts, f"artifact {key}"
-
-
-def _words(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5g}"
