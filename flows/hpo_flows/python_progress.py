@@ -50,8 +50,8 @@ class ShownProgress:
         self._board: NotebookBoard | LiveBoard | None = None
 
     def __enter__(self) -> ShownProgress:
-        if self._on and (shell := notebook_shell()) is not None:  # before the start, in the cell that asks for it
-            self._cell = Cell(shell)
+        if self._on and notebook_shell() is not None:  # before the start, in the cell that asks for it
+            self._cell = Cell()
             self._cell.show_words(self._name, "starts")
         return self
 
@@ -109,8 +109,7 @@ if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning i
 class Cell:
     """An output of a notebook's cell that is drawn in place, from whatever thread; what fails there hurts nobody."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
+    def __init__(self) -> None:
         self._handle: Any = None
         self._failed = False
 
@@ -134,13 +133,6 @@ class Cell:
             self._failed = True
             log.exception("the notebook does not show the study any more")
 
-    @property
-    def is_captured(self) -> bool:
-        """True if ``%%capture`` keeps every single drawing."""
-        from IPython.core.displaypub import CapturingDisplayPublisher
-
-        return isinstance(self._shell.display_pub, CapturingDisplayPublisher)
-
 
 class NotebookBoard:
     """The board of a terminal in the cell of a notebook."""
@@ -159,7 +151,7 @@ class NotebookBoard:
         self.on_tick()
 
     def on_tick(self) -> None:
-        if time.monotonic() >= self._next and not self._cell.is_captured:
+        if time.monotonic() >= self._next:
             self._draw()
 
     def close(self) -> None:
@@ -168,8 +160,7 @@ class NotebookBoard:
     def wait_for(self, words: str) -> None:
         """Show what the end of the study waits for."""
         self._notes.wait_for(words)
-        if not self._cell.is_captured:
-            self._draw()
+        self._draw()
 
     def end(self, error: BaseException | None) -> None:
         """Show the last state, and how the study ended; it is what a saved notebook holds."""
