@@ -371,11 +371,6 @@ def _drive(
 def _how_to_go_on(session: Session) -> str:
     if session.temporary:
         return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
-    try:
-        with closing(session.home.read_journal()) as journal:
-            journal.info(session.name)
-    except HpoError:
-        return f"Study {session.name!r} had not begun."
     place = f", home={home!r}" if (home := _home_named(session)) else ""
     return (
         f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "

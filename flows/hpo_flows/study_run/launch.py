@@ -86,7 +86,7 @@ def launch(
                 drive_study(session, prefect=shown, with_password=is_read)
             except KeyboardInterrupt:
                 drawn.close()
-                err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
+                err.print(f"\nInterrupted; nothing is lost. `hpo resume {name}` goes on.", style="yellow")
                 raise
     except KeyboardInterrupt:
         _end_without_prefect(INTERRUPTED)
@@ -101,15 +101,6 @@ def _end_without_prefect(code: int = 0) -> None:
     used = sys.modules.get("hpo_flows.prefect_api.connection")
     if used is not None and used.api_is_unreachable():
         used.end_process_soon(code)
-
-
-def _how_to_go_on(session: Session) -> str:
-    name = session.name
-    try:
-        known = name in [info.name for info in session.home.open_journal().studies()]
-    except HpoError:
-        return f"`hpo resume {name}` goes on once the journal can be reached."
-    return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
 
 
 def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
