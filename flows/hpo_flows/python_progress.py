@@ -1,4 +1,4 @@
-"""Progress of a study that Python drives: a board in the cell of a notebook or in a terminal, else lines."""
+"""Progress of a study, of a command or a call: a board in the cell of a notebook or in a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rich.console import Console
 
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
-from hpo_core.report.pictures import headline
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.terminal.output import SafeConsole
@@ -41,11 +40,13 @@ class ShownProgress:
     Args:
         name: of the study.
         on: False shows nothing.
+        console: of a command, which shows its result there at the end; None: standard error, or the notebook.
     """
 
-    def __init__(self, name: str, *, on: bool = True) -> None:
+    def __init__(self, name: str, *, on: bool = True, console: Console | None = None) -> None:
         self._name = name
         self._on = on
+        self._console = console
         self._cell: Cell | None = None
         self._board: NotebookBoard | LiveBoard | None = None
 
@@ -59,10 +60,12 @@ class ShownProgress:
         if self._cell is not None:
             self._board = NotebookBoard(study, self._cell)
             return self._board
-        console = SafeConsole(file=LossyStream(sys.stderr))
+        console = self._console or SafeConsole(file=LossyStream(sys.stderr))
         if console.is_terminal and _terminal.acquire(blocking=False):
-            self._board = LiveBoard(study, console, stays=True)
+            self._board = LiveBoard(study, console, stays=self._console is None)
             return self._board
+        if self._console is not None:
+            return PlainLines(study, lambda line: print(terminal_text(line), flush=True))
         return PlainLines(study, write_line, sparse=True)
 
     def wait_for(self, words: str) -> None:
@@ -115,6 +118,8 @@ class Cell:
 
     def show_words(self, name: str, words: str) -> None:
         """A line in place of all."""
+        from hpo_core.report.pictures import headline
+
         self.show({"text/plain": f"{name} {words}", "text/html": headline(name, words)})
 
     def show(self, pictures: dict[str, str]) -> None:
