@@ -165,6 +165,8 @@ class Session:
                 return self._given
             raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._cure_of_name()}")
         spec = Study.current_spec(self.name, self.journal)
+        if self._objective == spec.objective:
+            self._objective = ""
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
