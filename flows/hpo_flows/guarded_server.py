@@ -14,14 +14,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from hmac import compare_digest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SHUTDOWN_SECONDS = 3
 _END_SECONDS = 5.0
@@ -35,7 +33,7 @@ class OwnPagesOnly:
         auth: the password, ``USER:WORD``; empty: the application asks for one itself, or for none.
     """
 
-    def __init__(self, app: App, port: int, server: str, auth: str = "") -> None:
+    def __init__(self, app: ASGIApp, port: int, server: str, auth: str = "") -> None:
         self._app = app
         self._password = b"Basic " + base64.b64encode(auth.encode()) if auth else b""
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
@@ -76,7 +74,7 @@ def end_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def serve(make: Callable[[int], App], bound: int, **settings: Any) -> None:
+def serve(make: Callable[[int], ASGIApp], bound: int, **settings: Any) -> None:
     """Serve an application, made for its port, on a socket that is bound already."""
     import uvicorn
 
