@@ -289,7 +289,7 @@ class BoardNotes:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._pace = Pace(study)
+        self.pace = Pace(study)
         self._lines = ResultLines(study)
         self.last = ""
         self._end = ""
@@ -302,7 +302,7 @@ class BoardNotes:
 
     def wait_for(self, words: str) -> None:
         """Say from now on what the end of the study waits for, such as "writing the report"."""
-        now = self.elapsed()
+        now = self.pace.elapsed()
         self._done = (now if self._done is None else self._done[0]), words, now
 
     def take(self, report: Report, granted: list[Job]) -> list[str]:
@@ -310,16 +310,12 @@ class BoardNotes:
         self.last, *warnings = self._lines.lines(report, granted)
         return warnings
 
-    def elapsed(self) -> float:
-        """Seconds since the board began."""
-        return self._pace.elapsed()
-
     def end(self, error: BaseException | None) -> None:
         """Say from now on how the study ended."""
         halted = error is None or isinstance(error, KeyboardInterrupt)
         word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
-        seconds = self.elapsed() if self._done is None else self._done[0]
+        seconds = self.pace.elapsed() if self._done is None else self._done[0]
         self._end = f"{word}: {jobs} done in {duration(seconds)}"
 
     def head(self) -> str:
@@ -329,10 +325,10 @@ class BoardNotes:
         if self._done is not None:
             seconds, words, since = self._done
             jobs = plural(self._study.state.completed_jobs, "job")
-            return f"{jobs} done in {duration(seconds)}; {words}, {self.elapsed() - since:.0f} s"
+            return f"{jobs} done in {duration(seconds)}; {words}, {self.pace.elapsed() - since:.0f} s"
         return (
             f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
-            f"{duration(self.elapsed())} elapsed{self._pace.eta_words()}"
+            f"{duration(self.pace.elapsed())} elapsed{self.pace.eta_words()}"
         )
 
     def lines(self) -> Iterator[tuple[str, str, str]]:

@@ -452,22 +452,13 @@ class _Callbacks(Observer):
 # Where it lies, and what it trained before.
 
 
-def _refuse_child_import() -> None:
-    """Refuse a call from a script that a process which it started imports again.
-
-    Raises:
-        HpoError: this process does that at the moment.
-    """
+@contextmanager
+def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise HpoError(
             "hpo.tune is called while a process that the script started imports it again, and would start the study "
             'anew in each. Put what starts processes, and this call, below `if __name__ == "__main__":`.'
         )
-
-
-@contextmanager
-def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
-    _refuse_child_import()
     if home is not None:
         yield Home(home, journal)
         return

@@ -173,7 +173,7 @@ class NotebookBoard:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + min(redraw_seconds(self._notes.elapsed()), SLOWEST_SECONDS)
+        self._next = time.monotonic() + min(redraw_seconds(self._notes.pace.elapsed()), SLOWEST_SECONDS)
         console = Console(file=io.StringIO(), record=True, width=_WIDTH, force_jupyter=False, force_terminal=False)
         console.print(drawn_board(self._study, self._notes, _WIDTH))
         for words in self._warnings:
