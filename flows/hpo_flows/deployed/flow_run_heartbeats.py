@@ -8,8 +8,12 @@ HPO_WORKER_PID  set by ``hpo worker`` for its flow processes: the process of the
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
+import signal
+import sys
+import tempfile
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -17,16 +21,10 @@ from uuid import UUID
 
 import psutil
 
+from hpo_core.home import Home
+
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-import asyncio
-import signal
-import sys
-import tempfile
-
-from prefect.workers.process import ProcessWorker
-
-from hpo_core.home import Home
 
 HEARTBEAT_SECONDS = 30
 """The smallest that Prefect (3.8) takes; ``hpo worker`` sets it for the flows that it starts."""
@@ -87,28 +85,11 @@ def end_with_parent(number: int) -> None:
         os.kill(os.getpid(), number)
 
 
-class StudyWorker(ProcessWorker):
-    """Prefect's worker, with the code that its runner stores below the home.
-
-    Prefect's own place is ``runner_storage`` in the folder of temporary files. Whoever makes that first can put other
-    code there.
-    """
-
-    async def __aenter__(self) -> StudyWorker:
-        before, tempfile.tempdir = tempfile.tempdir, str(Home().make_folder("worker"))
-        try:
-            await super().__aenter__()
-        finally:
-            tempfile.tempdir = before
-        return self
-
-    @classmethod
-    def __dispatch_key__(cls) -> str:
-        """A key of our own: `process` remains Prefect's."""
-        return "hpo-process"
-
-
 if __name__ == "__main__":
+    from prefect.workers.process import ProcessWorker
+
     end_with_parent(signal.SIGKILL)
     os.environ[WORKER] = str(os.getpid())
-    asyncio.run(StudyWorker(work_pool_name=sys.argv[1], create_pool_if_not_found=False).start())
+    # Prefect keeps code in `runner_storage` of this folder; another user could put other code into the one of all
+    tempfile.tempdir = str(Home().make_folder("worker"))
+    asyncio.run(ProcessWorker(work_pool_name=sys.argv[1], create_pool_if_not_found=False).start())

@@ -1,4 +1,7 @@
-"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``)."""
+"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``).
+
+Prefect is imported within functions: its environment has to be set before, and a study without Prefect needs none.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import ssl
 import sys
 import threading
 import time
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,15 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prefect.context import FlowRunContext
-from prefect.settings import get_current_settings
-
 from hpo_core.model.errors import HpoError
 
 _CURE = "or run without Prefect: --no-prefect, or prefect: off."
 DRAIN_SECONDS = 5.0
 """Longest wait for what was told to an API before another one is used."""
-NO_EPHEMERAL_SERVER = {"PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
 
 
 class PrefectServerError(HpoError):
@@ -54,14 +52,9 @@ def _may_be_configured() -> bool:
     """
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-    if any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml"))):
-        return True
-    try:
-        return "prefect" in tomllib.loads(Path("pyproject.toml").read_text()).get("tool", {})
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError):
-        return True
+    project = Path("pyproject.toml")
+    named = project.is_file() and b"[tool.prefect" in project.read_bytes()
+    return named or any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml")))
 
 
 def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0) -> int:
@@ -122,19 +115,12 @@ def is_in_flow_run() -> bool:
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
-def client_environment(folder: Path | None = None) -> dict[str, str]:
-    """Environment of a process that shows a study in Prefect.
-
-    Without an URL, Prefect would start a server of its own, which outlives a ``kill -9``.
-
-    Args:
-        folder: of the home's own server; None: the API that the settings name.
-    """
-    if folder is None:
-        return NO_EPHEMERAL_SERVER
+def client_environment(folder: Path) -> dict[str, str]:
+    """Environment of a process that shows a study in the home's own server, of this folder."""
     listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
     local = ",".join(sorted({"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))))
-    return NO_EPHEMERAL_SERVER | {
+    return {
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # which outlives a `kill -9`
         "PREFECT_HOME": str(folder),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
@@ -162,14 +148,13 @@ def wait_less() -> None:
 
 
 @contextmanager
-def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None]:
+def patient_prefect(own: tuple[str, str] | None = None) -> Iterator[None]:
     """Have all of Prefect in this process wait for its API for a limited time while this is open.
 
     Not by environment variables: the processes of a study inherit those, and its training functions print them.
 
     Args:
-        api_url: use this API; None: that of the settings.
-        auth: its password.
+        own: URL and password of the home's own API; None: that of the settings.
     """
     global _patient
     from prefect import context
@@ -189,12 +174,8 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
         PREFECT_SERVER_EPHEMERAL_ENABLED: False,
     }
-    if api_url is not None:
-        updates |= {
-            PREFECT_API_URL: api_url,
-            PREFECT_API_AUTH_STRING: auth,
-            PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
-        }
+    if own is not None:
+        updates |= {PREFECT_API_URL: own[0], PREFECT_API_AUTH_STRING: own[1], PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True}
     _patient = settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
@@ -231,6 +212,8 @@ def api_is_unreachable() -> bool:
 def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
     """Ask the API whether it answers; if not, Prefect's client tries each request only once until it does."""
     global _unreachable, _usual
+    from prefect.settings import get_current_settings
+
     settings = get_current_settings()
     if settings.api.url is None:
         return True
@@ -264,6 +247,9 @@ def wait_for_return(deadline: float) -> bool:
 def wait_no_more() -> None:
     """Have what this process still asks of the API take a moment: a study has ended, and the API is away."""
     global _unreachable
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
     _unreachable = True
     settings = get_current_settings()
     settings.client.max_retries = 0

@@ -94,7 +94,7 @@ class StudyPages(Observer):
         if news := self._result_lines.news():
             self._write(logging.WARNING, news)
         elif time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.pace)}")
+            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.notes.pace)}")
         self._artifact.on_tick()
         if self._interrupt is not None and (self._study.state.running or not self._study.at_rest):
             raise self._interrupt
