@@ -86,13 +86,6 @@ def test_idle_workers_go_and_those_that_train_stay(cluster: Any) -> None:
         assert client.submit(int, pure=False).result(600) == 0  # from no worker at all
 
 
-def test_what_is_about_to_come_is_left_alone(cluster: Any) -> None:
-    """It is there a moment later, may have a job by then, and goes when it is idle."""
-    scaling = cluster.adapt(Adaptive=WorkersOfStudy, minimum=0, maximum=4, kind=Study())
-    cluster.sync(scaling.scale_down, ["to come"])
-    assert len(workers(cluster)) == 2
-
-
 def paced(trial: hpo.Trial) -> None:
     """The first trial takes longer than the others, which wait for it at each rung."""
     for step in trial.steps():
@@ -122,18 +115,3 @@ def test_a_study_on_a_range_of_workers_gives_back_those_that_wait_at_a_rung(tmp_
     assert not [event for event in events if isinstance(event, AttemptFailed)]
     there = [event.inventory.slots for event in events if isinstance(event, CapacityChanged)]
     assert max(there) <= 3 and min(there[1:]) == 1  # 0 before the start
-
-
-@pytest.mark.slow
-def test_resume_goes_on_with_the_range(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"home": tmp_path, "prefect": "off", "progress": False}
-    hpo.tune(
-        paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=3, max_resource=1), name="on",
-        workers=hpo.WorkerRange(0, 2), tracking=hpo.Tracking(mlflow="off"), **settings,
-    )  # fmt: skip
-    again = hpo.resume("on", configs=1, **settings)
-    with closing(Home(tmp_path).read_journal()) as journal:
-        entries = list(journal.entries("on"))
-    there = [event.inventory.slots for entry in entries for event in entry.events if isinstance(event, CapacityChanged)]
-    assert len(again.trials) == 4 and audit(entries).clean
-    assert there[0] == 0 and max(there) == 2 and there.count(0) == 2, "a start and a resume"

@@ -133,22 +133,6 @@ def out_of_memory(trial):
     trial.report(loss=torch.empty(1 << 50, dtype=torch.uint8, device="cuda")[0] + held[0])
 
 
-def fills(trial):
-    """Takes all of the GPU, waits, and multiplies: no room is left for cuBLAS."""
-    factor = torch.ones(64, 64, device="cuda")
-    held, size = [], 4096 * MIB
-    while size >= MIB:
-        try:
-            held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-        except torch.OutOfMemoryError:
-            size //= 2
-    (trial.folder / "full").touch()
-    until = time.monotonic() + 60
-    while not (trial.folder / "go").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    trial.report(loss=(factor @ factor).sum())
-
-
 def holds(trial):
     """Takes a GiB of the GPU, says so in a file, and sleeps."""
     held = torch.ones(1024 * MIB, dtype=torch.uint8, device="cuda")
@@ -157,20 +141,6 @@ def holds(trial):
     (trial.folder / "pid.part").rename(trial.folder / "pid")
     time.sleep(60)
     trial.report(loss=held[0])
-
-
-def meets(trial):
-    """Takes a quarter of a GiB and waits for the other one before it trains: both are on the GPU at once."""
-    held = torch.ones(256 * MIB, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    (trial.folder.parent / f"here-{trial.number}").touch()
-    other = trial.folder.parent / f"here-{1 - trial.number}"
-    until = time.monotonic() + 60
-    while not other.exists():
-        assert time.monotonic() < until, "the other slot never came"
-        time.sleep(0.01)
-    network(trial)
-    assert bool((held == 1).all())
 
 
 def keeps_busy(trial):

@@ -115,15 +115,3 @@ def test_clocks_that_differ_and_jump_steal_no_lease_and_end_no_attempt(make_lab:
     assert second.wait(LIMIT) != 0 and "is being driven by" in second.said, second.said
     study.end(process)
     study.whole(lost=0)
-
-
-SHOWN = """
-import json, sys
-from tests.flows.prefect_api import ask
-auth = json.load(open(sys.argv[2]))["auth"]
-try:
-    runs = ask({"PREFECT_API_URL": sys.argv[1] + "/api", "PREFECT_API_AUTH_STRING": auth}, "flow_runs/filter", {})
-except OSError:
-    runs = []  # it is still starting
-print(*(run["name"] for run in runs))
-"""

@@ -35,17 +35,6 @@ def test_weights_1_1_2_get_their_shares_and_no_slot_idles(pools: Pools) -> None:
     assert pool.longest_idle <= 2 * EXCHANGE_SECONDS
 
 
-def test_a_newcomer_gets_its_share_as_jobs_end_and_none_is_ended(pools: Pools) -> None:
-    first = Player("first", pools, seconds=lambda job: 20.0, search=ENDLESS)
-    second = Player("second", pools, seconds=lambda job: 20.0, search=ENDLESS, begins=5.0)
-    pool = PlayedPool(first, second)
-    pool.play(19)
-    assert (first.used, second.used) == (8, 0)
-    pool.play(24)
-    assert (first.used, second.used) == (4, 4)
-    assert all(not trial.failures for trial in first.study.state.trials)
-
-
 def test_whole_studies_share_to_their_ends(pools: Pools) -> None:
     ladder = {"method": "asha", "configs": 20, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
     players = [
@@ -78,15 +67,6 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     assert len(one.seat.held) + len(other.seat.held) <= 8
     pool.play(100)
     assert (one.used, other.used) == (4, 4)
-
-
-def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None:
-    players = [
-        Player(name, pools, seconds=lasting(1, name), search=ENDLESS, weight=weight)
-        for name, weight in (("a", 1.0), ("b", 2.0))
-    ]
-    PlayedPool(*players).play(160)
-    assert shares(*players) == pytest.approx([1 / 3, 2 / 3], rel=0.06)  # 2.67 and 5.33 slots
 
 
 HALVING = {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, "reduction_factor": 4}
@@ -123,13 +103,3 @@ def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None
     assert (grows.used, newcomer.used) == (4, 4)
     pool.play(90)
     assert all(not trial.failures for trial in grows.study.state.trials), "no job was ended for it"
-
-
-def test_gangs_and_plain_jobs_hold_whole_workers_of_several_slots(pools: Pools) -> None:
-    threads = {"worker-0": 2, "worker-1": 2, "worker-2": 4}
-    flat = {"method": "random", "configs": 12, "max_resource": 1}
-    gang = Player("gang", pools, seconds=lambda job: 10.0, threads=threads, search=flat, gang=4, slots=8)
-    plain = Player("plain", pools, seconds=lasting(4), threads=threads, search={**flat, "configs": 60}, begins=5.0)
-    pool = PlayedPool(gang, plain, slots=len(threads))
-    pool.play(300)
-    assert gang.ended and plain.ended

@@ -131,12 +131,6 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled:
     assert inner.begun == {} and pooled.inventory().slots == 0
 
 
-def test_a_worker_that_joins_is_used_at_once(inner: ByHand, pooled: PooledExecutor) -> None:
-    assert pooled.inventory().slots == 2
-    inner.slots = 3
-    assert pooled.inventory().slots == 3
-
-
 def test_a_trial_that_grew_does_not_wait_for_slots_that_went_to_others(inner: ByHand, pooled: PooledExecutor) -> None:
     """Granted with four slots just before another study came: it, and those behind it, waited for ever."""
     inner.slots = 4
