@@ -49,14 +49,12 @@ def open_form(
 
 
 def select(page: Any, within: Any, label: str, value: str) -> None:
-    """Choose another value where one is chosen already."""
     control = field(within, label)
     control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
     page.get_by_role("option", name=value, exact=True).click()
 
 
 def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
-    """Press Submit and see the run that it made to its end."""
     page.wait_for_timeout(500)  # the forms hand on what was typed a moment later
     button = page.get_by_role("button", name="Submit", exact=True)
     button.click()

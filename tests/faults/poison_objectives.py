@@ -133,16 +133,12 @@ def daemons(trial):
 
 
 def chatty(trial):
-    """``lines`` lines of 100 bytes, some by a process of its own, then as the parameter says."""
+    """``lines`` lines of 100 bytes, some by a process of its own."""
     for number in range(trial.params["lines"]):
         print(f"{number:099d}")
     if trial.params.get("external"):
         subprocess.run([sys.executable, "-c", f"for i in range({trial.params['lines']}): print(f'{{i:099d}}')"])
     print("the last line")
-    if trial.params.get("then") == "raise":
-        raise KeyError("after many lines")
-    if trial.params.get("then") == "segfault":
-        ctypes.string_at(0)
     trial.report(loss=1.0)
 
 

@@ -149,20 +149,6 @@ def test_a_log_has_a_limit_and_keeps_both_ends(bench):
     assert dropped + len(text) - len(line) - 2 == 2 * 30_000 * 100 + len("the last line\n")
 
 
-@pytest.mark.parametrize(
-    ("then", "outcome", "told"),
-    [
-        ("raise", Outcome.ERROR, "KeyError: 'after many lines'"),
-        ("segfault", Outcome.CRASHED, "Segmentation fault"),
-    ],
-)
-def test_a_reports_detail_has_the_end_of_a_long_log(bench, then, outcome, told):
-    report = bench.run("chatty", params={"lines": 20_000, "then": then}, log_limit=100_000)
-    assert report.outcome == outcome
-    assert "the last line" in report.detail and told in report.detail
-    assert told.encode() in bench.log().read_bytes()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 @pytest.mark.parametrize("do", ["fills_study_disk", "hides_the_failed_save"])
 def test_a_full_study_folder_is_a_storage_error(bench, do):

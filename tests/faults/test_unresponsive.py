@@ -35,7 +35,6 @@ def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], r
 
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The zygotes that run a child."""
     return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if trainings_of(zygote)]
 
 
@@ -101,7 +100,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 
 @pytest.fixture
 def pair(dask_processes: DaskProcesses) -> DaskProcesses:
-    """Two workers of somebody else's."""
     for name in ("one", "two"):
         dask_processes.add_worker(name)
     return dask_processes

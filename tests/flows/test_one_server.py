@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -184,23 +183,12 @@ def test_without_prefect(alone: Runner) -> None:
 SOURCES = {
     "environment": ({"PREFECT_API_URL": "{url}"}, {}),
     "profile": ({}, {"home/.prefect/profiles.toml": 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n'}),
-    ".env": ({}, {".env": "PREFECT_API_URL={url}\n"}),
-    "prefect.toml": ({}, {"prefect.toml": '[api]\nurl = "{url}"\n'}),
-    "pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect.api]\nurl = "{url}"\n'}),
     "nowhere": ({}, {}),
 }
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        *("environment", "profile", "nowhere"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in (".env", "prefect.toml", "pyproject.toml")),
-    ],
-)
+@pytest.mark.parametrize("source", SOURCES)
 def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
-    if source == ".env" and version("prefect").startswith("3.4."):
-        pytest.skip("Prefect 3.4 itself does not read .env beside pydantic-settings 2.16")
     url = "http://127.0.0.1:9/api"
     variables, files = SOURCES[source]
     for name, text in files.items():

@@ -121,17 +121,6 @@ def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
     assert "trial 1: error: that of trial 0 " in written[1] and "another" in written[2], written
 
 
-def test_a_halt_is_told_once() -> None:
-    world = World(1, workers=1)
-    study = fresh(make_spec(search=RANDOM, stop={"total_resource": 30}), world=world)
-    lines = told(study, world)
-    halts = [line for line in lines if line.startswith("halted: ")]
-    assert halts == [
-        "halted: stop rule met: total_resource = 30 units of training are given out; a resume grants 30 more"
-    ]
-    assert "halted   stop rule met" in shown(study, 200)
-
-
 @pytest.mark.parametrize(
     ("search", "stop", "left"),
     [

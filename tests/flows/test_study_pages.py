@@ -25,7 +25,6 @@ def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.M
     pages, client = pages_of(study), Client()
 
     def told() -> list[str]:
-        """The lines since the last time."""
         pages.on_tick()
         before = len(client.lines)
         assert pages._send(cast(Any, client), client)

@@ -84,18 +84,6 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
     assert audit(list(again.journal.entries("again"))).clean
 
 
-def test_a_simulated_gang_is_as_fast_as_its_ranks_or_as_a_model_says() -> None:
-    for speedup, factor in ((None, 4.0), (lambda job: 3.0, 3.0)):
-        clock = VirtualClock()
-        search = {"method": "random", "configs": 6, "max_resource": 2}
-        study = Study.create(gang_spec(search=search, metric={"name": "loss"}), clock=clock)
-        simulation = simulated(study, clock, 9, speedup=speedup)
-        simulation.run()
-        assert study.status == "finished" and clock.now == pytest.approx(3 * 24.0 / factor)
-        assert simulation.executor.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
-        assert simulation.executor.utilization == pytest.approx(8 / 9)
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
     seed: int, monkeypatch: pytest.MonkeyPatch

@@ -59,7 +59,6 @@ def late(trial):
 
 
 def _drawn():
-    """What CUDA's own generator says next."""
     return torch.nn.functional.dropout(torch.arange(4096.0, device="cuda"), 0.5).sum()
 
 
@@ -123,7 +122,6 @@ def unlike(ones, others):
 
 
 def bits(tensor):
-    """The bytes of its elements in order."""
     return tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -172,6 +170,5 @@ def process(trial):
 
 
 def leaves(trial):
-    """Leaves a tensor on the GPU in a variable of its module."""
     LEFT.append(torch.ones(MIB, device="cuda"))
     trial.report(loss=0.0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
 from tests.job_requests import changed, make_request
+from tests.waiting import eventually
 
 OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hopping_objectives:load"
 
@@ -40,13 +40,6 @@ def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
         metric="train_loss", seed=1, folder=str(folder), partition_folder=str(folder / "data"),
         partitions=("part-0.npz",), load=LOAD, **more,
     )  # fmt: skip
-
-
-def until(found: Callable[[], object]) -> None:
-    end = time.monotonic() + 600
-    while not found():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,12 +64,12 @@ def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypa
         report = trained(1)
         assert report.outcome is Outcome.LOST, "the trial is not to blame"
         assert "part-0.npz changed since this worker looked at it" in report.message
-        until(lambda: here.held_partitions()[str(tmp_path)][1])
+        eventually(lambda: here.held_partitions()[str(tmp_path)][1])
         assert held() == [], "it was looked at again at once"
         assert trained(2).outcome is Outcome.LOST, "a unit that was on its way"
         path.write_bytes(content)
         monkeypatch.setattr(here, "LOOK_SECONDS", 0.0)
-        until(lambda: held() == [0])  # the look for that unit may be going on, at the file before
+        eventually(lambda: held() == [0])  # the look for that unit may be going on, at the file before
         assert trained(3).outcome is Outcome.COMPLETED
     finally:
         here.forget_partitions(str(tmp_path))

@@ -60,22 +60,6 @@ def test_workers_that_come_go_and_drop_units_lose_nothing(data: st.DataObject) -
     world.judge()
 
 
-def test_no_worker_idles_while_a_model_waits_for_what_it_holds() -> None:
-    """Eight equal models on four equal workers: the lower bound of the makespan is reached."""
-    search = {"method": "random", "max_resource": 3, "configs": 8}
-    world = VirtualHopping(
-        search=search,
-        partitions=4,
-        workers=[Worker()] * 4,
-        holdings={f"worker-{place}": [f"part-{place}"] for place in range(4)},
-        data={"concurrent": 8},
-    )
-    world.units._seconds = lambda _: 4.0  # one second a unit
-    world.run().judge()
-    assert world.clock.now == pytest.approx(8 * 3 * 1.0)
-    assert world.units.utilization == pytest.approx(1.0)
-
-
 def test_a_partition_on_no_worker_stops_the_study_by_its_name() -> None:
     held = {"worker-0": ["part-0", "part-1"], "worker-1": ["part-2"]}
     workers = [Worker(), Worker(leaves=10.0), Worker(joins=30.0), Worker(joins=200.0)]

@@ -47,7 +47,6 @@ class Cluster(DaskProcesses):
         """Folder that is empty for workers that start."""
 
     def worker(self, name: str, numbers: list[int], *, validation: int = 0) -> Path:
-        """Start one whose folder holds these partitions."""
         place = self._partitions / name / "data"
         write_partitions(place, numbers, validation=validation)
         environment = {"HPO_PARTITION_FOLDER": str(place), "HOP_TEST_SECONDS": "0.1"}

@@ -40,7 +40,6 @@ class UnitsThatWrite(VirtualUnits):
 
 
 def on_disk(folder: Path) -> VirtualHopping:
-    """A study whose states are files."""
     world = VirtualHopping(search=SEARCH)
     world.units.__class__ = UnitsThatWrite
     world.units.folder = folder  # type: ignore[attr-defined]

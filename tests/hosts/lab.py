@@ -101,7 +101,6 @@ class Host:
             self.lab.tell("unplug", address=self.address)
 
     def reboot(self) -> None:
-        """Switch it off and on; what was started there is to be started again."""
         self.off()
         self.on()
 
@@ -125,11 +124,9 @@ class Host:
             file.write(struct.pack("q", int(ahead * 1e9)))
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """Of a process there."""
         return os.environ | {"HOME": "/home", "TMPDIR": "/tmp", "PYTHONPATH": str(ROOT)} | dict(more)
 
     def command(self, *command: str | Path) -> list[str]:
-        """The command that runs a command there."""
         assert self.init, f"host {self.name} is off"
         enter = ["nsenter", "--target", str(self.init), *_NAMESPACES]
         clock = [] if self._clock is None else ["LD_PRELOAD=/tmp/clock.so", "LAB_CLOCK=/tmp/clock"]
@@ -140,7 +137,6 @@ class Host:
         return Process(self, log, command, env)
 
     def python(self, *arguments: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
-        """Start a module of Python there."""
         return self.start(sys.executable, "-m", *arguments, env=env, log=log)
 
     def run(self, *command: str | Path, env: Mapping[str, str] = {}, timeout: float = 600) -> str:
@@ -192,11 +188,9 @@ class Process(subprocess.Popen[bytes]):
 
     @property
     def said(self) -> str:
-        """The end of its log."""
         return self.log.read_text(errors="replace")[-5000:]
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to what the command started."""
         for inner in psutil.Process(self.pid).children() if self.poll() is None else []:
             inner.send_signal(sig)
 
@@ -297,7 +291,6 @@ class Lab:
         return {host.name: counted[host.address] for host in self}
 
     def close(self) -> None:
-        """End everything."""
         for host in self:
             if host.init:
                 host.off()

@@ -19,7 +19,6 @@ pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
 
 
 def by_trying_everything(jobs: list[WaitingJob], room: Room) -> int:
-    """Each job on each device or on none."""
     best = 0
     for places in itertools.product(range(-1, len(room.devices)), repeat=len(jobs)):
         left, total = room.copy(), 0

@@ -60,7 +60,6 @@ def test_no_job_that_fits_is_left_beside_idle_room(
 
 
 def best_on_one_device(jobs: list[WaitingJob], room: Room) -> int:
-    """By trying every subset."""
     needs = [job.demand["A100"] for job in jobs]
     return max(
         sum(need.compute for need in subset)

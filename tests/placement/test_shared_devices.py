@@ -131,24 +131,6 @@ def test_what_others_use_is_left_alone_and_a_limit_holds() -> None:
     assert len(devices_for(gpu(), stated=stated, packing={"memory": {"default": "12GB"}}).place(jobs).begun) == 1
 
 
-def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
-    placer = devices_for(gpu(), stated=QUARTER)
-    placed = placer.place([job(trial, width=8) for trial in range(2)]).begun
-    told = placer.judge(ended(placed[0], Outcome.OUT_OF_MEMORY, memory=11 * GB))
-    placer.release(placed[0][0].key)
-    assert told.outcome is Outcome.OUT_OF_MEMORY
-    assert placer.place([job(0, 1, width=8)]).begun == [], "the other one still runs there"
-    placer.judge(ended(placed[1], Outcome.COMPLETED, memory=GB, at=200.0))
-    placer.release(placed[1][0].key)
-    again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]]).begun
-    assert [placed.trial for placed, _ in again] == [0]
-    share = again[0][1].portion
-    assert share is not None and share.alone and share.memory >= 20 * GB
-    placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
-    placer.release(again[0][0].key)
-    assert len(placer.place([job(trial, width=9) for trial in range(5, 9)]).begun) == 4
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_retry_alone_gets_the_whole_device_by_every_policy(policy: str) -> None:
     placer = devices_for(gpu(), packing={"policy": policy, "memory": "400MB"})

@@ -120,7 +120,6 @@ class World:
 
 
 def html(*parts: Section | None) -> str:
-    """Sections as the page shows them."""
     return "".join(card(part) for part in parts if part is not None)
 
 

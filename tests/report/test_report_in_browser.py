@@ -41,7 +41,6 @@ def world() -> World:
 
 @pytest.fixture
 def report(world: World, tmp_path: Path) -> str:
-    """Address of the report of a study that has ended."""
     return write_report(world.play().entries(), tmp_path / "report.html").as_uri()
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import pytest
 
-from hpo_core.report.population import lineage_tree, population_fitness, schedules
+from hpo_core.report.population import lineage_tree, population_fitness
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.style import Figure
-from tests.report.test_report import SPACE, World
+from tests.report.test_report import World
 
 PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}
 
@@ -45,22 +44,6 @@ def test_best_and_median_of_each_generation(mode: str) -> None:
     dots = trace(figure, "a trial")
     crosses = [item for item in figure.data if "diverged" in item["name"]] if figure else []
     assert len(dots["x"]) + sum(len(item["x"]) for item in crosses) == len(series.trials) == 48
-
-
-def test_a_row_for_each_parameter_that_changed(played: Series) -> None:
-    best = played.study.best
-    assert best is not None and played.lineage is not None
-    found = played.lineage.schedule(best.trial, best.resource)
-    figure = schedules(played)
-    assert figure is not None
-    lines = [item for item in figure.data if item["mode"] == "lines"]
-    changed = [name for name in SPACE if name in found.names and len(found.values(name)) > 1]
-    assert len(lines) == len(changed) >= 3
-    rate = lines[changed.index("learning_rate")]
-    steps = [(a, b, y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
-    assert steps == [
-        (start, end, pytest.approx(value, rel=1e-4)) for start, end, value in found.values("learning_rate")
-    ]
 
 
 def test_the_tree_joins_every_child_to_its_parent(played: Series) -> None:

@@ -29,7 +29,6 @@ def played() -> World:
 
 @pytest.fixture(scope="module")
 def page(played: World, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Its report, without logs."""
     return write_report(played.entries(), tmp_path_factory.mktemp("report") / "report.html").read_text()
 
 

@@ -24,12 +24,12 @@ print(json.dumps(retrain(model="line", data=sys.argv[1], study="line", rules=Rul
 """
 
 
-def begun(hpo: Runner) -> None:
-    """A study with a record to begin from."""
+def begun(hpo: Runner, journal_url: str | None = None, **changes: Any) -> None:
     file = hpo.study(
         study="line", objective=LINE["objective"], space=LINE["space"], search=LINE["search"], tracking={},
+        **changes,
     )  # fmt: skip
-    journal = Home(hpo.home).open_journal()
+    journal = Home(hpo.home, journal_url).open_journal()
     first = Study.create(load_spec(file), journal)
     while (job := first.ask()) is not None:
         first.tell(job, {"loss": (job.params["offset"] - 0.2) ** 2 + 0.01 / job.target})

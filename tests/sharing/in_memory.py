@@ -27,7 +27,6 @@ class MemoryPools(Pools):
 
 
 def used(executor: PooledExecutor) -> int:
-    """Number of names that jobs use now."""
     return len({name for each in executor._running.values() for name in each.names})
 
 

@@ -73,7 +73,6 @@ class Player(Controlled):
 
     @property
     def used(self) -> int:
-        """Slots that its jobs use now."""
         return used(self.executor)
 
 

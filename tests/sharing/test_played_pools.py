@@ -73,7 +73,6 @@ HALVING = {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, 
 
 
 def sizes(player: Player, level: int) -> set[int]:
-    """Slots of its jobs that train to this level."""
     return {grant.demand.slots for grant in player.study.state.running.values() if grant.target == level}
 
 
@@ -89,17 +88,3 @@ def test_the_last_trial_grows_into_slots_that_nobody_claims_and_gives_them_back(
     pool.play(60)
     assert (first.used, second.used) == (4, 4), "a newcomer gets what was lent and is not used"
     assert all(not trial.failures for trial in first.study.state.trials)
-
-
-def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None:
-    """While its jobs run, a study that grows is lent the rest: no reason to end a job, or to claim less."""
-    leaves = Player("leaves", pools, seconds=lambda job: 20.0, search={**ENDLESS, "configs": 4})
-    grows = Player("grows", pools, seconds=lambda job: 100.0, search=HALVING, gang="auto", begins=3.0)
-    newcomer = Player("new", pools, seconds=lasting(4), search=ENDLESS, begins=50.0)
-    pool = PlayedPool(leaves, grows, newcomer)
-    pool.play(49)
-    assert grows.used == 4 and len(grows.seat.held) == 8
-    pool.play(50 + ALONE_SECONDS + 2 * EXCHANGE_SECONDS)
-    assert (grows.used, newcomer.used) == (4, 4)
-    pool.play(90)
-    assert all(not trial.failures for trial in grows.study.state.trials), "no job was ended for it"

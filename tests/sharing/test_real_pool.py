@@ -40,10 +40,21 @@ Start = Callable[..., subprocess.Popen[bytes]]
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def run(name: str, measured: Measured, seconds: float, **changes: object) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": seconds, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
+            "tracking": {"mlflow": "off"},
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described | changes))
+        command = [sys.executable, "-m", "hpo_flows", "tune", f"{name}.yaml", "--no-prefect"]
         with (tmp_path / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
+                command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": str(ROOT), "HPO_HOME": str(tmp_path / "home")},
             )  # fmt: skip
         running.append(process)
@@ -105,19 +116,7 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, weight: float) -> subprocess.Popen[bytes]:
-        described = {
-            "study": name,
-            "objective": "tests.sharing.waiting_objective:train",
-            "metric": {"name": "loss"},
-            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "constants": {"mark": name, "seconds": JOB_SECONDS, "file": str(measured.file)},
-            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
-            "cluster": dask_processes.cluster,
-            "share": {"weight": weight},
-            "tracking": {"mlflow": "off"},
-        }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
-        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+        return start(name, measured, JOB_SECONDS, cluster=dask_processes.cluster, share={"weight": weight})
 
     def running(*names: str) -> Callable[[], bool]:
         def all_do() -> bool:
@@ -178,19 +177,7 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, seconds: float) -> subprocess.Popen[bytes]:
-        described = {
-            "study": name,
-            "objective": "tests.sharing.waiting_objective:train",
-            "metric": {"name": "loss"},
-            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "constants": {"mark": name, "seconds": seconds, "file": str(measured.file)},
-            "search": {"method": "random", "configs": 100, "max_resource": 1},
-            "cluster": {"kind": "local", "workers": 2},
-            "share": {"pool": "cpu"},
-            "tracking": {"mlflow": "off"},
-        }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
-        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+        return start(name, measured, seconds, cluster={"kind": "local", "workers": 2}, share={"pool": "cpu"})
 
     source = Home(str(tmp_path / "home")).open_journal()
 
