@@ -23,7 +23,6 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
-from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.dask_processes import DaskProcesses
@@ -246,24 +245,6 @@ def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_pa
     assert process.returncode == 0, said
     assert hopping.study().status == "finished"
     judge(hopping)
-
-
-def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path) -> None:
-    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
-    first = Hopping(tmp_path)
-    first.run()
-    judge(first)
-    for workers in (1, 3):
-        name = f"again-{workers}"
-        spec = rerun_spec(first.entries(), name).plain() | {"cluster": {"kind": "local", "workers": workers}}
-        again = Hopping(tmp_path, name=name, **spec)
-        again.run()
-        judge(again)
-        before, after = first.states(), again.states()
-        assert before.keys() & after.keys()
-        for key in before.keys() & after.keys():
-            assert after[key]["seen"] == before[key]["seen"]
-            assert after[key]["weights"].tobytes() == before[key]["weights"].tobytes()
 
 
 @pytest.mark.parametrize(

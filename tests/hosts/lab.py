@@ -285,11 +285,6 @@ class Lab:
         self.tell(what, sources=one, targets=everybody)
         self.tell(what, sources=everybody, targets=one)
 
-    def sent(self) -> dict[str, int]:
-        """Bytes that each host has sent so far."""
-        counted = self.tell("sent")
-        return {host.name: counted[host.address] for host in self}
-
     def close(self) -> None:
         for host in self:
             if host.init:

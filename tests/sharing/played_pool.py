@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.trial import Job
 from hpo_core.pool.executor import PooledExecutor, SlotPlaces
 from hpo_core.pool.seat import PoolSeat
@@ -21,19 +20,8 @@ SLOTS = 8
 STEP = 0.5
 
 
-class _NamedWorkers(VirtualExecutor):
-    """Workers of several slots each; jobs name their worker."""
-
-    def __init__(self, threads: Mapping[str, int], *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self.threads = threads
-
-    def inventory(self) -> Inventory:
-        return Inventory.of(sum(self.threads.values()), "dask")
-
-
 class Player(Controlled):
-    """One study with its controller; with ``threads``, on workers of so many slots that all studies of the pool use."""
+    """One study with its controller."""
 
     def __init__(
         self,
@@ -45,7 +33,6 @@ class Player(Controlled):
         search: dict[str, Any] | None = None,
         begins: float = 0.0,
         gang: int | Literal["auto"] | None = None,
-        threads: Mapping[str, int] | None = None,
         **terms: Any,
     ) -> None:
         self.begins, self.clock = begins, VirtualClock(begins)
@@ -58,14 +45,8 @@ class Player(Controlled):
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         objectives = [metric.name for metric in spec.objectives]
         train = drawn_losses(objectives)
-        if threads is None:
-            inner = VirtualExecutor(self.clock, workers=slots, train=train, seconds=seconds, objectives=objectives)
-        else:
-            terms["unit"] = "worker"
-            inner = _NamedWorkers(
-                threads, self.clock, workers=len(threads), train=train, seconds=seconds, objectives=objectives
-            )
-        places = SlotPlaces(self.study, None if threads is None else lambda: threads)
+        inner = VirtualExecutor(self.clock, workers=slots, train=train, seconds=seconds, objectives=objectives)
+        places = SlotPlaces(self.study)
         self.seat = PoolSeat(pools, terms_for(name, **terms), places)
         self.executor = PooledExecutor(inner, self.seat, places)
         self.loop = Loop(self.study, self.executor)
