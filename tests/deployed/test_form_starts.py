@@ -48,12 +48,6 @@ def open_form(
     page.get_by_text("Jobs at once").first.wait_for()
 
 
-def select(page: Any, within: Any, label: str, value: str) -> None:
-    control = field(within, label)
-    control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
-    page.get_by_role("option", name=value, exact=True).click()
-
-
 def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
     page.wait_for_timeout(500)  # the forms hand on what was typed a moment later
     button = page.get_by_role("button", name="Submit", exact=True)
@@ -95,20 +89,6 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
     assert search["method"] == method and method in ended["tags"]
     asked = {label.removesuffix(" (Optional)").lower().replace(" ", "_"): value for label, value in budget.items()}
     assert {key: search[key] for key in asked} == asked
-
-
-def test_the_stopping_variant_of_asha_is_chosen_with_a_sampler(deployed: Deployed, page_inside: Any) -> None:
-    """With more configurations than the sampler draws at random first."""
-    name, page = "stopping", page_inside
-    open_form(deployed, page, "ASHA", name)
-    for label, value in {CONFIGS: "14", RESOURCE: "4", "Brackets (Optional)": "[0, 1]"}.items():
-        fill(page, label, value)
-    select(page, page, "Variant (Optional)", "stopping")
-    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", "TPESampler")
-    submitted(deployed, page, name)
-    spec = recorded(deployed, name)
-    assert (spec["search"]["variant"], spec["search"]["brackets"]) == ("stopping", [0, 1])
-    assert spec["sampler"]["name"] == "TPESampler" and "clean" in deployed.hpo("audit", name).stdout
 
 
 ADVANCED: dict[str, Any] = {

@@ -121,24 +121,6 @@ def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
     assert "trial 1: error: that of trial 0 " in written[1] and "another" in written[2], written
 
 
-@pytest.mark.parametrize(
-    ("search", "stop", "left"),
-    [
-        (RANDOM, {}, 1000 - 50),
-        (RANDOM, {"total_resource": 200}, 200 - 50),
-        (RANDOM | {"configs": None}, {"total_resource": 200}, 200 - 50),
-        (RANDOM | {"configs": None}, {"target": -1.0}, None),
-    ],
-)
-def test_units_left_are_those_of_the_plan_or_of_the_rule(
-    search: dict[str, Any], stop: dict[str, Any], left: int | None
-) -> None:
-    world = World(1, workers=2)
-    study = fresh(make_spec(search=search, stop=stop), world=world)
-    world.play(study, steps=5)
-    assert remaining_units(study) == left
-
-
 def test_the_eta_is_that_of_the_first_rule_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = VirtualClock(1000.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(time=clock, monotonic=clock))

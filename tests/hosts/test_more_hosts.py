@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from hpo_core.model.events import JobCompleted
 from tests.hosts.conftest import MakeLab
 from tests.hosts.studies import Cluster, FarStudy
 
@@ -29,8 +27,6 @@ def test_a_study_ends_although_a_host_reboots_every_minute(make_lab: MakeLab, sh
             reboots += 1
             cluster.start_worker("h3")
     study.end(process)
-    done = Counter(event.worker.rpartition(":")[0] for event in study.events(JobCompleted))
-    print(f"{reboots} reboots, {study.failures()}, {done}")
     assert reboots >= 2
     study.whole()
 
@@ -54,17 +50,12 @@ def test_a_gang_over_hosts_is_one_lost_attempt_when_a_host_is_cut_or_dies(
     process = study.tune("h2")
     study.until(all_train, process)
     lab.cut("h3")
-    cut = time.monotonic()
     study.until(study.failures, process)
-    print(f"cut: {study.failures()} after {time.monotonic() - cut:.0f} s")
     study.until(lambda: not study.training(within=5), process)
-    print(f"no rank trains {time.monotonic() - cut:.0f} s after the cut")
     lab.heal()
     study.until(all_train, process)
     lab["h4"].off()
-    died = time.monotonic()
     study.until(lambda: len(study.failures()) == 2, process)
-    print(f"died: {study.failures()[1]} after {time.monotonic() - died:.0f} s")
     lab["h4"].on()
     cluster.start_worker("h4")
     study.end(process)

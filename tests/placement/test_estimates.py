@@ -75,20 +75,6 @@ def test_a_guess_never_asks_for_more_than_the_device() -> None:
     assert ask(known, {"width": 1}, small).need.memory == 30 * GB, "what failed does not fit there"
 
 
-def test_after_out_of_memory_it_gets_twice_as_much_until_a_success_says_what_it_needs() -> None:
-    known, key = estimates(), {"width": 64}
-    known.learn(key, on_gpu(3 * GB), at=0.0)
-    known.raise_after_out_of_memory(key, "A100", had=4 * GB, at=1.0)
-    assert ask(known, key).need.memory == 8 * GB
-    assert ask(known, {"width": 65}).need.memory == 40 * GB, "other keys are not blamed"
-    known.raise_after_out_of_memory(key, "A100", had=5 * GB, measured=12 * GB, at=2.0)
-    assert ask(known, key).need.memory == 12 * GB, "what was measured is more than twice what it had"
-    known.learn(key, on_gpu(4 * GB), at=3.0)
-    assert ask(known, key).need.memory == 12 * GB, "less than what failed proves nothing"
-    known.learn(key, on_gpu(6 * GB), at=4.0)
-    assert ask(known, key).need.memory == 6_300_000_000
-
-
 def test_what_is_stated_wins_part_by_part() -> None:
     stated = StatedDemand({"compute": 30}, lambda params: {"memory": 2 * GB + 10_000_000 * params["batch"]})
     known = estimates(stated=stated)

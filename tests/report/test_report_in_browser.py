@@ -49,25 +49,6 @@ def column(page: Any, place: int) -> list[str]:
     return found
 
 
-def background(page: Any) -> str:
-    found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return found
-
-
-def test_the_theme_is_changed_and_kept(page: Any, errors: list[str], world: World, report: str) -> None:
-    page.goto(report)
-    page.wait_for_selector("#incumbent .main-svg")
-    light, paper = background(page), "document.getElementById('incumbent').layout.paper_bgcolor"
-    assert page.evaluate(paper) == "#ffffff"
-    page.click("#theme")
-    dark = background(page)
-    assert dark != light
-    page.wait_for_function(f"{paper} === '#182029'")
-    page.reload()
-    page.wait_for_selector("#incumbent .main-svg")
-    assert background(page) == dark and page.evaluate(paper) == "#182029"
-
-
 def test_the_table_is_sorted_filtered_and_downloaded(
     page: Any, errors: list[str], world: World, report: str, tmp_path: Path
 ) -> None:

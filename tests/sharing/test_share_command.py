@@ -18,7 +18,6 @@ from hpo_core.model.errors import SpecError
 from hpo_core.pool.seat import PoolSeat, pool_of, terms_of
 from hpo_core.pool.store import pools_of
 from hpo_core.spec import StudySpec
-from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
 from hpo_flows.command import app
 from tests.conftest import make_spec
@@ -130,14 +129,6 @@ def test_a_recorded_study_that_shared_devices_or_partitions_is_refused_in_words(
     plain[other] = {"packing": make_spec(packing=True).plain()["packing"], "data": HOPPING["data"]}[other]
     with pytest.raises(SpecError, match=f"share, and {other}: .* read this study with the version that wrote it"):
         StudySpec.from_journal(plain)
-
-
-def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
-    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5"])
-    spec = StudySpec.from_plain(plain)
-    assert spec.share is not None and spec.share.weight == 2.5
-    assert StudySpec.from_journal(spec.plain()).share == spec.share
-    assert make_spec().plain()["share"] is None
 
 
 def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
