@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.errors import StudyNotFoundError
 from hpo_core.report.study_page import LiveReport
 from tests.cli.test_console import played
 from tests.methods import spec_of
@@ -33,11 +31,6 @@ def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) ->
     world.study.stop("enough")
     assert not report.write()
     assert data_of(page.read_text())["live"] == 0, "it loads itself no more"
-
-
-def test_a_study_that_is_not_there_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(StudyNotFoundError):
-        LiveReport(MemoryJournal(), "digits", tmp_path / "report.html").write()
 
 
 @pytest.mark.slow
