@@ -56,7 +56,6 @@ def test_hopping_network_and_its_rerun(hpo: Runner) -> None:
 
 
 def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
-    """An example's study file, beside the shards that the documented command makes."""
     (command,) = set(re.findall(r"\$ hpo (partition .*)", (ROOT / "examples/README.md").read_text()))
     assert f"$ hpo {command}\n" in (ROOT / "docs/explanation/hopping.md").read_text()
     hpo.environment["PYTHONPATH"] = str(ROOT)  # the command of the page runs in the clone
