@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import socket
@@ -19,7 +20,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import html_page, table, write_page
 from hpo_core.report.study_page import LIVE_SECONDS
-from hpo_core.security.private_files import open_private
+from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import interrupt_at_end
 from hpo_core.tracking.trackers import complete_copies
@@ -84,19 +85,31 @@ _END_SECONDS = 15.0
 
 
 def serve_home(home: Home, say: Say) -> None:
-    """Serve until Ctrl-C, SIGTERM or SIGHUP.
+    """Serve until Ctrl-C, SIGTERM or SIGHUP; where another one serves this home, say where and return.
 
     Addresses are said with their passwords, as Jupyter does: each start makes new ones.
     """
+    folder = home.make_folder("ui")
+    lock = LockFile(folder / f"ui-{socket.gethostname()}.lock", "`hpo ui`")
+    if not lock.take(fcntl.LOCK_EX):
+        say("Another `hpo ui` serves this home:")
+        say(lock.read() or "its addresses are not known yet")
+        lock.close()
+        return
     interrupt_at_end()
     with ExitStack() as stack:
+        stack.callback(lock.close)
         try:
-            for line in [*_start(home, stack, say)]:
+            said = list(_start(home, stack, say))
+            lock.write("\n".join(said))
+            for line in said:
                 say(line)
             say("Studies of this home that are started now show in this Prefect. Ctrl-C ends it.")
             threading.Event().wait()
         except KeyboardInterrupt:
             say("ending ...")
+        finally:
+            lock.write("")
 
 
 def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:

@@ -112,6 +112,10 @@ def test_all_is_private_and_ends_with_the_command(
     assert answer_of(prefect, Host="evil.example")[1].startswith("This Prefect server answers as 127.0.0.1:")
     for path in (home / "ui").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
+    second = started(home)
+    assert second.stdout is not None
+    assert "Another `hpo ui` serves this home" in (again := second.stdout.read()) and password in again
+    assert second.wait(timeout=PATIENCE) == 0
     servers = psutil.Process(process.pid).children(recursive=True)
     assert len(servers) >= 2
     process.send_signal(how)
