@@ -19,19 +19,20 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import html_page, table, write_page
-from hpo_core.report.study_page import LIVE_SECONDS
+from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import interrupt_at_end
+from hpo_core.tracking.tracker_links import read_place
 from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
-from hpo_flows.prefect_api.connection import configured_api
+from hpo_flows.prefect_api.connection import client_environment, configured_api
 from hpo_flows.prefect_api.shared_server import SharedServer
 
 
 class ReportFiles:
-    """The list of a home's studies, ``HOME/studies.html``."""
+    """The list of a home's studies, ``HOME/studies.html``, and the reports of those that run, written anew."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -47,12 +48,15 @@ class ReportFiles:
             time.sleep(max(LIVE_SECONDS, 4 * (time.monotonic() - began)))
 
     def write(self) -> None:
+        """Write the list, and the report of each study whose journal has grown."""
         with closing(self._home.read_journal()) as source:
             rows = []
             for info in sorted(source.studies(), key=lambda info: (-info.created, info.name)):
                 entries, row = self._rows.get(info.name, (-1, []))
                 if entries != info.entries:  # a study is read again only where its journal has grown
                     row = _row(source, info.name, info.created)
+                    if row[2] == "open" or entries >= 0:
+                        self._write_report(source, info.name)
                     self._rows[info.name] = (info.entries, row)
                 rows.append(row)
         shown = "<p>No study yet.</p>"
@@ -64,10 +68,20 @@ class ReportFiles:
                 shown = shown.replace(f"{cell}{name}</td>", f"{cell}{link}</td>", 1)
         body = (
             f'<header><h1>Studies</h1><p class="about">of {escape(str(self._home.folder))}, the newest first. '
-            "<code>hpo report NAME --live</code> writes the report of one that runs.</p></header>"
+            "<code>hpo report NAME</code> writes the report of one that has none.</p></header>"
             f'<section class="card" style="margin-top:18px">{shown}</section>'
         )
         write_page(html_page("Studies", body, [], "Read from the journal.", live=True), self.path)
+
+    def _write_report(self, source: Journal, name: str) -> None:
+        folder = self._home.study_folder(name)
+
+        def links() -> dict[str, str]:
+            run, found = read_place(folder), {"All studies": "../../studies.html"}
+            return found if run is None else found | {"MLflow": run.url}
+
+        with suppress(HpoError):  # damaged, as its row says
+            LiveReport(source, name, self._home.report_path(name), links=links).write()
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:
@@ -127,11 +141,29 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
     mlflow = stack.enter_context(_mlflow(home))
     if prefect is not None:
         prefect.wait()
+        _end_killed_runs(home, prefect, say)
         yield f"Prefect: {prefect.url} (password {prefect.auth})"
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
     yield f"MLflow:  {mlflow}"
     yield f"Reports: {reports.path}"
+
+
+def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
+    """Runs whose process was killed look as if they went on."""
+    os.environ.update(client_environment(server.folder))
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from hpo_flows.prefect_pages.read_back import end_killed_runs
+
+    try:
+        with SyncPrefectClient(server.api_url, auth_string=server.auth) as client:
+            crashed = end_killed_runs(client, home.folder)
+    except Exception as error:  # pages are served all the same, and the next study ends them
+        say(f"Flow runs whose process was killed may still look Running ({type(error).__name__}: {error}).")
+        return
+    if crashed:
+        say(f"Flow runs whose process was killed, Crashed in Prefect now: {crashed:,}.")
 
 
 @contextmanager

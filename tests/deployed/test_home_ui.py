@@ -6,6 +6,7 @@ import base64
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,15 +19,18 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
+from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_pages.read_back import KILLED, TAG
 from hpo_flows.serve_home import ReportFiles
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
+from tests.flows.prefect_api import ask
 from tests.methods import spec_of
 
 PATIENCE = 600
 
 
-def test_the_list_names_studies_and_links_their_reports(tmp_path: Path) -> None:
+def test_the_list_names_studies_and_follows_those_that_run(tmp_path: Path) -> None:
     """Also where a study is called like a method, which stands in each row."""
     played(tmp_path, spec_of("random", study="later"))
     home = Home(tmp_path)
@@ -36,11 +40,11 @@ def test_the_list_names_studies_and_links_their_reports(tmp_path: Path) -> None:
     assert "later" in page and "finished" in page and "<a " not in page, "it has no report"
     assert len(page) < 100_000, "without Plotly"
     played(tmp_path, spec_of("random", study="random"), steps=2)
-    home.report_path("random").parent.mkdir(parents=True, exist_ok=True)
-    home.report_path("random").write_text("its report")
     files.write()
     page = files.path.read_text()
     assert page.count("<a ") == 1 and 'data-label="study"><a href="studies/random/report.html">random</a>' in page
+    report = home.report_path("random").read_text()
+    assert "random – report" in report and "../../studies.html" in report
 
 
 @pytest.fixture
@@ -122,3 +126,31 @@ def test_all_is_private_and_ends_with_the_command(
     process.wait(timeout=PATIENCE)
     _, alive = psutil.wait_procs(servers, timeout=PATIENCE)
     assert alive == []
+
+
+@pytest.mark.slow
+def test_runs_whose_process_was_killed_are_crashed_when_it_starts(tmp_path: Path) -> None:
+    server = SharedServer(tmp_path / "prefect")
+    server.start()
+    server.wait()
+    wanted = {"flow_id": made_flow(server), "state": {"type": "RUNNING"}, "tags": [TAG]}
+    run = ask(server.client_settings(), "flow_runs/", wanted)
+    gone = {"infrastructure_pid": f"{socket.gethostname()}:{os.getpid()}:1.0:{tmp_path}"}
+    ask(server.client_settings(), f"flow_runs/{run['id']}", gone, method="PATCH")
+    server.close()
+    process = started(tmp_path)
+    try:
+        said = until_ready(process)
+        assert any("process was killed, Crashed in Prefect now: 1." in line for line in said), said
+        server.start()
+        server.wait()
+        state = ask(server.client_settings(), f"flow_runs/{run['id']}")["state"]
+        assert state["type"] == "CRASHED" and state["message"] == KILLED
+    finally:
+        server.close()
+        process.terminate()
+        process.wait(timeout=PATIENCE)
+
+
+def made_flow(server: SharedServer) -> str:
+    return str(ask(server.client_settings(), "flows/", {"name": "tune"})["id"])
