@@ -111,7 +111,7 @@ class Posterior:
 
     def trust(self, rows: NDArray[np.intp]) -> float:
         """Share of the variance explained among those known points that are liked best, each left out in turn."""
-        left_out = self._known_root.T @ self._rooted / (self._known_root * self._known_root).sum(0)
+        left_out: Array = self._known_root.T @ self._rooted / (self._known_root * self._known_root).sum(0)
         scores, expected = self._scores[rows], (self._scores - left_out)[rows]
         liked = np.argsort(expected, kind="stable")[: max(5, len(rows) // 4)]
         if scores[liked].std() * expected[liked].std() == 0.0:

@@ -46,7 +46,7 @@ def grid_states(study: Study) -> dict[str, int] | None:
 
     One that failed is tried again, or was abandoned; one that diverged is complete.
     """
-    if study.spec.search.method != "grid":
+    if study.spec.search.grid(study.spec.search_space()) is None:
         return None
     found = dict.fromkeys(("pending", "in progress", "complete", "failed"), 0)
     for trial in study.state.trials:
