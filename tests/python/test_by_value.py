@@ -35,9 +35,6 @@ from hpo_flows.command import app
 from hpo_flows.deployed.flows import recorded_study
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
-# All kinds of functions, between real processes.
-
-
 # What cannot be sent.
 
 

@@ -206,22 +206,6 @@ def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sample
             assert distribution._contains(distribution.to_internal_repr(seen(space, trial.params)[name]))
 
 
-@pytest.mark.parametrize("sampler", ["CmaEsSampler", "GPSampler", "QMCSampler", "NSGAIISampler", "BruteForceSampler"])
-def test_every_sampler_proposes_all_types_inside_the_space(sampler: str) -> None:
-    space = {name: NET[name] for name in ("x", "kernel", "batch", "noise", "decay")}
-    if sampler == "BruteForceSampler":
-        space = {"kernel": NET["kernel"], "batch": NET["batch"]}
-    forbidden = [FORBIDDEN[1]]
-    spec = make_spec(
-        space=space, forbidden=forbidden, search={"method": "random", "configs": 12}, sampler={"name": sampler}
-    )
-    study = fresh(spec)
-    for _ in range(12):
-        job = study.ask()
-        assert job is not None and spec.search_space().complaints(job.params) == []
-        study.tell(job, {"loss": float(len(repr(job.params)))})
-
-
 @pytest.mark.parametrize("sampler", ["random", "TPESampler"])
 def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str) -> None:
     search = {"method": "random", "configs": 3}

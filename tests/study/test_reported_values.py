@@ -121,10 +121,6 @@ def test_losses_of_examples_are_real_numbers(losses: Any) -> None:
         _evaluation({"loss": 1.0}, losses)
 
 
-def test_losses_of_examples_may_be_truth_values() -> None:
-    assert _evaluation({"loss": 1.0}, torch.tensor([True, False])).mean == 0.5
-
-
 @pytest.mark.parametrize("name", ["trial", "params.x"])
 def test_a_name_of_a_column_is_refused_at_the_first_report(name: str) -> None:
     report = run_attempt(lambda trial: trial.report(**{"loss": 1.0, name: 2.0}), _request())

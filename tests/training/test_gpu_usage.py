@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Outcome, Report
 from tests.nvml_stub.cards import GIB, Cards, build
 
@@ -94,22 +93,6 @@ def test_an_attempt_that_takes_more_of_a_card_than_its_share_is_ended(cards: Car
     assert lies.usage is not msgspec.UNSET and lies.usage.device_memory == 6 * GIB
     assert within.outcome is Outcome.COMPLETED, within
     assert alone.outcome is Outcome.COMPLETED, alone
-
-
-@pytest.mark.slow
-def test_the_limit_of_an_attempt_on_a_card_is_lowered_while_it_runs(cards: Cards, library: Path) -> None:
-    params = {"memory": 6 * GIB, "percent": 30, "seconds": 4}  # half of it in the first four seconds
-    lower, within = run(
-        cards,
-        library,
-        ({**params, "lowered": 4 * GIB}, share(6 * GIB)),
-        ({**params, "lowered": 7 * GIB}, share(6 * GIB)),
-    )
-    assert lower.outcome is Outcome.OUT_OF_MEMORY
-    assert "6,442 MB of memory" in lower.message and "4,295 MB is its share of GPU-b" in lower.message
-    assert isinstance(lower.usage, Usage) and lower.usage.share == (500, 4 * GIB, 1000)
-    assert within.outcome is Outcome.COMPLETED, within
-    assert isinstance(within.usage, Usage) and within.usage.share == (500, 6 * GIB, 1000)
 
 
 @pytest.mark.slow

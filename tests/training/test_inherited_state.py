@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import random
 import re
 from itertools import cycle
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -244,23 +242,6 @@ def test_state_without_torch_is_inherited(run):
     run(train, 1, 3, start, h=1.0)
     assert states[1]["seen"] == {"h at 0": 0.5, "h at 1": 0.5, "h at 2": 1.0} and states[1]["steps"] == 3
     assert states[1]["theta"] == pytest.approx([0.9 * 0.95**2 * 0.9] * 2)
-
-
-def test_random_generators_continue_from_the_parents_state(run):
-    def train(trial):
-        own = random.Random(trial.seed)
-        generator = np.random.default_rng(trial.seed)
-        trial.track(own=own, generator=generator)
-        for _ in trial.steps():
-            drawn.append((random.random(), np.random.rand(), torch.rand(1).item(), own.random(), generator.random()))
-            trial.report(loss=1)
-
-    drawn = []
-    run(train, 0, 5, lr=1)
-    whole, drawn = drawn, []
-    start = run(train, 0, 2, lr=1)
-    run(train, 1, 5, start, lr=2)
-    assert drawn == whole
 
 
 def _module(trial):

@@ -153,14 +153,6 @@ def test_a_process_that_is_killed_loses_its_attempt_alone(bench: Bench) -> None:
     assert bench.stays() != process
 
 
-@pytest.mark.parametrize("limit", [pytest.param("timeout", marks=pytest.mark.slow), "stall_timeout"])
-def test_limits_hold_in_a_process_that_stayed(bench: Bench, limit: str) -> None:
-    process, report = bench.busy(**{limit: 2.0})
-    assert report().outcome is (Outcome.TIMEOUT if limit == "timeout" else Outcome.HUNG)
-    assert "in train" in report().detail, "the stack when it was ended"
-    assert gone(process)
-
-
 @pytest.mark.parametrize("what", KILLED_OR_STOPPED)
 def test_a_zygote_that_is_ended_or_stopped_takes_the_process_along(bench: Bench, what: signal.Signals) -> None:
     process, report = bench.busy(zygote_timeout=3.0)

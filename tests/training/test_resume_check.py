@@ -54,14 +54,6 @@ def unseeded(trial):
     for _ in trial.steps():
         trial.report(loss=walk.step(np.random.default_rng().random()))
 
-def late(trial):
-    walk, rate = Walk(), 1.0
-    trial.track(walk=walk)
-    for step in trial.steps():
-        if step == 4:
-            rate /= 2
-        trial.report(loss=walk.step(rate))
-
 def unused(trial):
     walk, rng = Walk(), random.Random(1)
     trial.track(walk=walk)
@@ -71,13 +63,6 @@ def unused(trial):
 
 def fits(trial):
     trial.report(loss=1.0 / trial.target)
-
-def fits_by_chance(trial):
-    trial.report(loss=np.random.default_rng().random() / trial.target)
-
-def nothing(trial):
-    for step in trial.steps():
-        trial.report(loss=1.0 / (step + 1))
 
 def limited(trial):
     walk = Walk()
@@ -181,12 +166,6 @@ def check(folder: Path, function: str, **how: Any) -> ResumeCheck:
         pythonpath=(str(folder),),
     )
     return check_resume(request, folder / "check", **how)
-
-
-def test_state_that_changes_late_is_found(tmp_path: Path) -> None:
-    found = check(tmp_path, "late")
-    assert (found.steps, found.at) == (27, (1, 3, 9)) and not found.same_bits
-    assert "goes into hpo_core.State" in found.causes[0]
 
 
 @pytest.mark.slow

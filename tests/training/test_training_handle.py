@@ -5,7 +5,6 @@ import runpy
 import sys
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 
@@ -73,32 +72,10 @@ def test_a_target_below_the_checkpoint_is_refused(request_of):
         request_of(target=1, checkpoint=first.checkpoint)
 
 
-def test_generators_are_seeded_before_the_function_starts(request_of):
-    seen = []
-
-    def train(trial):
-        seen.append((torch.rand(1).item(), np.random.rand(), trial.seed))
-        trial.report(loss=1)
-
-    run_attempt(train, request_of())
-    run_attempt(train, request_of())
-    assert seen[0] == seen[1]
-
-
 def test_a_function_without_steps_needs_one_report(request_of):
     report = run_attempt(lambda trial: trial.report(loss=trial.target), request_of(target=9))
     assert (report.outcome, report.metrics, report.checkpoint) == (Outcome.COMPLETED, {"loss": 9.0}, None)
     assert report.curve == (Point(9, {"loss": 9.0}),)
-
-
-def test_untracked_training_starts_from_zero_and_saves_nothing(request_of, tmp_path):
-    def train(trial):
-        for step in trial.steps():
-            trial.report(loss=step)
-
-    report = run_attempt(train, request_of())
-    assert (report.outcome, report.checkpoint) == (Outcome.COMPLETED, None)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_reports_merge_within_a_step_and_after_the_loop(request_of):
@@ -146,21 +123,8 @@ def test_the_curve_is_downsampled_and_keeps_its_ends(request_of):
     assert max(gaps) - min(gaps) < 0.1 * max(gaps)
 
 
-@pytest.mark.parametrize("value", [1, np.float32(2.5), torch.tensor(2.5), np.array(1.0), -0.0])
-def test_numbers_of_python_numpy_and_torch_are_accepted(request_of, value):
-    report = run_attempt(lambda trial: trial.report(loss=value), request_of())
-    assert report.metrics == {"loss": float(value)}
-
-
 @pytest.mark.parametrize(
-    ("value", "named"),
-    [
-        (True, "builtins.bool"),
-        (None, "NoneType"),
-        (torch.ones(2), r"torch.Tensor of shape \(2,\)"),
-        (torch.tensor(True), "torch.Tensor"),
-        (10**400, "builtins.int"),
-    ],
+    ("value", "named"), [(True, "builtins.bool"), (torch.ones(2), r"torch.Tensor of shape \(2,\)")]
 )
 def test_values_that_are_not_one_real_number_are_refused(request_of, value, named):
     report = run_attempt(lambda trial: trial.report(loss=value), request_of())
@@ -276,13 +240,6 @@ def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):
     assert "holds 'counter', not tracked now" in run_attempt(fewer, go_on).message
     assert "has no 'schedule'; it was written with 'counter'" in run_attempt(more, go_on).message
     assert "State of 'counter' in the trial's checkpoint does not fit" in run_attempt(other_shape, go_on).message
-
-
-def test_a_checkpoint_without_training_state_is_bad(request_of, tmp_path):
-    first = run_attempt(counting, request_of(target=1)).checkpoint
-    (tmp_path / first.uri).write_bytes(b"")
-    report = run_attempt(counting, request_of(checkpoint=first, attempt=1))
-    assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
 
 
 def test_alive_within_a_step_updates_the_progress(request_of):

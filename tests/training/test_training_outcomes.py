@@ -1,7 +1,6 @@
 """Real child processes: the same bits over three of them, and the right outcome for every way to end."""
 
 import dataclasses
-import math
 import os
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
-from tests.job_requests import changed, make_request
+from tests.job_requests import make_request
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
@@ -89,29 +88,6 @@ def test_a_completed_attempt_has_a_log(bench):
     assert (report.outcome, report.metrics, report.trial, report.attempt) == ("completed", {"loss": 0.5}, 7, 3)
     assert before <= report.started <= report.ended <= time.time() and report.worker
     assert (bench.folder / "logs/trial-00007-attempt-3.log").read_text() == "hello from 7\n"
-
-
-def test_a_nan_result_is_diverged(bench):
-    report = bench.run("counting", params={"loss": math.nan})
-    assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None) and math.isnan(report.metrics["loss"])
-
-
-def test_every_objective_must_be_reported_and_finite(bench):
-    def run(attempt, **params):
-        asked = bench.request("several", params=params, target=2, attempt=attempt)
-        return bench.trainer.run(changed(asked, metrics=("loss", "latency", "size")))
-
-    good = run(0, latency=0.1, size=3)
-    assert (good.outcome, good.metrics) == (Outcome.COMPLETED, {"loss": 0.5, "latency": 0.1, "size": 3.0})
-    assert (bench.folder / good.checkpoint.uri).is_file()
-    bad = run(1, latency=math.inf, size=3)
-    assert (bad.outcome, bad.checkpoint) == (Outcome.DIVERGED, None)
-    assert bad.message == "Metric 'latency' is inf at step 2."
-    missing = run(2, latency=0.1)
-    assert missing.outcome == Outcome.ERROR
-    assert "Metric 'size' was not reported at the target (step 2); reported there: 'loss', 'latency'" in missing.message
-    assert "drop it from metrics of the study" in missing.message
-    assert [path.is_file() for path in (bench.folder / "checkpoints").rglob("*")].count(True) == 1, "only the good one"
 
 
 @pytest.mark.parametrize(
