@@ -77,7 +77,6 @@ LEFT = {"process": begin_process}
 
 
 def seen() -> list[Any]:
-    """What an attempt sees of its process."""
     handlers = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)]
     return [
         sorted(os.environ),

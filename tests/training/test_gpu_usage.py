@@ -15,26 +15,18 @@ from hpo_core.model.trial import Outcome, Report
 from tests.nvml_stub.cards import GIB, Cards, build
 
 RUN = """
-import json, sys, threading, time, msgspec
+import json, sys, msgspec
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.trial import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.training.child.trainer import Trainer
 from tests.job_requests import make_request
 objectives, folder, jobs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-def lower(number, memory):
-    for _ in range(600):
-        if trainer.child and trainer._gpu_meter is not None and trainer._gpu_meter._memory:
-            return trainer.limit(number, 0, memory)
-        time.sleep(0.05)
 trainer = Trainer("gpu_stub_objectives:train", (objectives,))
 try:
     for number, (params, share) in enumerate(jobs):
-        if "lowered" in params:
-            threading.Thread(target=lower, args=(number, params["lowered"]), daemon=True).start()
         print(msgspec.json.encode(trainer.run(make_request(
-            study="s", job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", metric="loss",
-            seed=1, folder=folder, pythonpath=(objectives,), timeout=120.0, grace=0.3,
+            job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", folder=folder,
+            pythonpath=(objectives,), timeout=120.0, grace=0.3,
             portion=None if share is None else msgspec.convert(share, Portion),
         ))).decode(), flush=True)
 finally:

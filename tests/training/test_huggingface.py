@@ -57,7 +57,7 @@ def train(trial, callbacks=(), compute_metrics=None, **settings):
 def run(folder, target, after=None, function=train, progress=None):
     checkpoint = after.checkpoint if after is not None else None
     job = Job(5, target, Rung(0, 0), target, {"rate": 0.01}, checkpoint)
-    request = make_request(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
+    request = make_request(job=job, metric="eval_loss", seed=7, folder=str(folder))
     return run_attempt(function, request, progress)
 
 

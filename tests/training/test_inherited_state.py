@@ -66,7 +66,7 @@ def run(tmp_path):
             parent=parent,
         )
         request = decode_request(encode_request(make_request(
-            study="s", job=job, objective="a:b", metric="loss", seed=100 + number, folder=str(tmp_path),
+            job=job, seed=100 + number, folder=str(tmp_path)
         )))  # fmt: skip
         report = decode_report(encode_report(run_attempt(train, request)))
         assert report.outcome is Outcome.COMPLETED, report.detail
@@ -207,7 +207,7 @@ def test_a_schedule_shorter_than_the_parents_steps_is_refused(run, tmp_path):
 
     start = run(make, 0, 5, total=20)
     job = Job(1, 0, Rung(0, 1), 6, {"total": 3}, start.checkpoint, parent=0)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(job=job, folder=str(tmp_path))
     report = run_attempt(make, request)
     assert report.outcome is Outcome.ERROR
     assert "OneCycleLR cannot be brought to step 5" in report.message
@@ -273,7 +273,7 @@ def test_another_shape_kind_or_name_is_refused_with_the_cure(run, tmp_path, make
 
     start = run(train, 0, 1, x=1)
     job = Job(1, 0, Rung(0, 2), 2, {"x": 2}, start.checkpoint, parent=0)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(job=job, folder=str(tmp_path))
     report = run_attempt(train, request)
     assert report.outcome is Outcome.ERROR and re.search(words, report.message, re.DOTALL), report.message
     assert "search.static" in report.message + report.detail

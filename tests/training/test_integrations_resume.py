@@ -176,10 +176,8 @@ def check(folder: Path, text: str, function: str) -> ResumeCheck:
     (folder / "looped.py").write_text(text)
     job = Job(5, 0, Rung(0, 0), 3, {})
     request = make_request(
-        study="s",
         job=job,
         objective=f"looped:{function}",
-        metric="loss",
         required="none",
         seed=7,
         folder="",

@@ -33,15 +33,14 @@ class Bench:
     def run(self, do: str, process: Any = "kept") -> Report:
         self.attempts += 1
         request = make_request(
-            study="s", job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, metric="loss",
-            required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
+            job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, required="none",
+            folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
         )  # fmt: skip
         report = self.trainer.run(request)
         assert report.outcome is Outcome.COMPLETED, f"{report.message}\n{report.detail}"
         return report
 
     def saw(self, do: str, process: Any = "kept") -> str:
-        """What the attempt printed of its process."""
         report = self.run(do, process)
         return (self.folder / f"logs/trial-{report.trial:05d}-attempt-{report.attempt}.log").read_text()
 

@@ -59,12 +59,9 @@ def test_a_pruning_callback_of_optuna_stops_at_the_rung(library: str, tmp_path: 
     objective = globals()[f"{library}_objective"]
     assert list(find_space(objective).space) == ["x"]
     request = make_request(
-        study="s",
         job=Job(0, 0, Rung(0, 0), 3, {"x": 0.5}, None),
-        objective="a:b",
         metric="auc",
         modes=("max",),
-        seed=1,
         folder=str(tmp_path),
         style="optuna",
         space={"x": {"type": "float", "low": 0.1, "high": 1.0}},

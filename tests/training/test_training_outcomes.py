@@ -40,11 +40,8 @@ class Bench:
     def request(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, params=None, **limits):
         job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **(params or {})}, checkpoint)
         return make_request(
-            study="s",
             job=job,
             objective=OBJECTIVE,
-            metric="loss",
-            seed=3,
             folder=str(self.folder),
             pythonpath=(HERE,),
             process=self.process,
@@ -206,11 +203,8 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
     code = "import sys\ndef train(trial):\n    trial.report(loss='torch' in sys.modules and 1 or 0)\n"
     (tmp_path / "plain.py").write_text(code)
     request = make_request(
-        study="s",
         job=Job(0, 0, Rung(0, 0), 1, {}),
         objective="plain:train",
-        metric="loss",
-        seed=1,
         folder=str(tmp_path),
         pythonpath=(str(tmp_path),),
     )

@@ -35,10 +35,8 @@ class Bench:
     def request(self, do: str, *, target: int = 1, attempt: int = 0, **options: Any) -> JobRequest:
         limits = {name: options.pop(name) for name in ("portion", "threads", "metric") if name in options}
         return make_request(
-            study="s",
             job=Job(0, attempt, Rung(0, 0), target, {"do": do, **options}),
             objective=OBJECTIVE,
-            seed=3,
             folder=str(self.folder),
             pythonpath=(HERE,),
             timeout=600.0,
