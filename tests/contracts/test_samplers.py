@@ -24,8 +24,6 @@ SAMPLERS = [
 
 
 class TestSamplers(SamplerContract):
-    """The contract for every sampler."""
-
     @pytest.fixture(params=SAMPLERS, ids=lambda s: str(s["name"]))
     def sampler_settings(self, request: pytest.FixtureRequest) -> dict[str, object]:
         return dict(request.param)

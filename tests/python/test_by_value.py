@@ -40,7 +40,6 @@ from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
 @pytest.fixture
 def made() -> Iterator[types.ModuleType]:
-    """A module of this process alone."""
     module = types.ModuleType("made_for_a_test")
     sys.modules[module.__name__] = module
     yield module
@@ -102,8 +101,6 @@ def _back(name: str, folder: Path) -> Callable[..., Any]:
 
 
 class _Opens:
-    """Its unpickling leaves a file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,29 +182,6 @@ def test_rules_that_end_the_study() -> None:
     assert result.best.value <= 2
     result = hpo.tune(train, SPACE, metric="loss", method="random", max_seconds=0.5, **QUIET)
     assert (result.status, result.summary.rule) == ("halted", "seconds")
-
-
-@pytest.mark.slow
-def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
-    async def within_a_loop() -> hpo.Result:
-        return hpo.tune(train, SPACE, metric="loss", max_trials=3, name="third", **QUIET)
-
-    found: dict[str, hpo.Result] = {}
-
-    def call(name: str) -> None:
-        found[name] = hpo.tune(train, SPACE, metric="loss", max_trials=3, name=name, **QUIET)
-
-    threads = [threading.Thread(target=call, args=[name]) for name in ("first", "second")]
-    for thread in threads:
-        thread.start()
-    found["third"] = asyncio.run(within_a_loop())
-    for thread in threads:
-        thread.join()
-    assert {name: (one.name, one.status, len(one.trials)) for name, one in found.items()} == {
-        "first": ("first", "finished", 3),
-        "second": ("second", "finished", 3),
-        "third": ("third", "finished", 3),
-    }
 
 
 def children() -> set[int]:

@@ -36,7 +36,6 @@ class GoldenJournal(MemoryJournal):
         self._entries = entries
 
     def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
-        """Entries of the study."""
         return iter(self._entries[start:stop])
 
 
@@ -48,7 +47,6 @@ class GoldenHome(Home):
         self._entries = entries
 
     def read_journal(self) -> Journal:
-        """A copy in memory."""
         return GoldenJournal(self._entries)
 
 

@@ -181,16 +181,7 @@ def study() -> hpo.TrialResult:
     return result.best
 
 
-METHODS = [
-    hpo.Sha(configs=9, max_resource=9),
-    hpo.Hyperband(max_resource=9),
-    hpo.Pasha(configs=9, max_resource=9),
-    hpo.Pbt(population=4, generations=3, perturb=[0.5, 2]),
-    hpo.Random(configs=9),
-    hpo.Grid(points={"lr": 3}),
-]
-CLUSTERS = [hpo.Slurm(cores=2), hpo.LocalCuda()]
-SHARED = hpo.Share(pool="all", weight=2)
+OTHERS = [hpo.Pbt(population=4, generations=3, perturb=[0.5, 2]), hpo.Grid(points={"lr": 3}), hpo.Share(pool="all")]
 """
 MISTAKES = """
 hpo.Asha(config=3)

@@ -57,7 +57,7 @@ def _words(value: Any) -> str:
 
 def _request(style: str = "handle") -> JobRequest:
     return make_request(
-        study="s", job=Job(0, 0, Rung(0, 0), target=1, params={}), objective="-", metric="loss", seed=0,
+        job=Job(0, 0, Rung(0, 0), target=1, params={}), objective="-", seed=0,
         folder="/nowhere", required="all", style=style,
     )  # fmt: skip
 
