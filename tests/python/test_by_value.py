@@ -35,15 +35,11 @@ from hpo_flows.command import app
 from hpo_flows.deployed.flows import recorded_study
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
-# All kinds of functions, between real processes.
-
-
 # What cannot be sent.
 
 
 @pytest.fixture
 def made() -> Iterator[types.ModuleType]:
-    """A module of this process alone."""
     module = types.ModuleType("made_for_a_test")
     sys.modules[module.__name__] = module
     yield module
@@ -105,8 +101,6 @@ def _back(name: str, folder: Path) -> Callable[..., Any]:
 
 
 class _Opens:
-    """Its unpickling leaves a file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 

@@ -105,7 +105,6 @@ class Outputs:
         self.shown: list[dict[str, str]] = []
         self.drawn: list[dict[str, str]] = []
         self.streams = ""
-        self.errors = ""
         self.error = ""
         self.traceback = ""
         self._places: dict[str, int] = {}
@@ -115,7 +114,6 @@ class Outputs:
         match message["msg_type"]:
             case "stream":
                 self.streams += content["text"]
-                self.errors += content["text"] if content["name"] == "stderr" else ""
             case "error":
                 self.error = f"{content['ename']}: {content['evalue']}"
                 self.traceback = "\n".join(content["traceback"])

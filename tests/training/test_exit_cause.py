@@ -92,7 +92,7 @@ def test_the_kernels_own_kill_is_told_from_another(
     def run(do: str, trial: int) -> tuple[Outcome, str]:
         job = Job(trial, 0, Rung(0, 0), 1, {"do": do}, None)
         request = make_request(
-            study="s", job=job, objective=objective, metric="loss", seed=3, folder=str(tmp_path), pythonpath=place,
+            job=job, objective=objective, folder=str(tmp_path), pythonpath=place,
             timeout=600.0, stall_timeout=600.0, grace=0.3,
         )  # fmt: skip
         report = trainer.run(request)
