@@ -32,41 +32,17 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-_DYNAMIC = frozenset({"globals", "locals", "vars", "exec", "__path__"})
-"""Names in modules that may have what is nowhere in their text; the attribute ``modules`` (of ``sys``) is another."""
-
-
 class ModuleSource:
     """The top level of a module: what its own statements bind, also below ``if``, ``try`` and the like."""
 
     def __init__(self, spec: ModuleSpec, text: str) -> None:
-        self.module = spec.name
-        self.file = spec.origin or spec.name
-        self.package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
         self.bindings: dict[str, list[ast.AST]] = {}
         """By name: the nodes that bind it."""
-        self.stars: list[str] = []
-        """Modules of ``from module import *``."""
-        self._tree = syntax_tree(text, self.file)
+        self._tree = syntax_tree(text, spec.origin or spec.name)
         self._read(self._tree)
-
-    def may_have(self, name: str) -> bool:
-        """True if the module may have this name without a statement of its own that binds it."""
-        return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
 
     def is_global(self, name: str) -> bool:
         return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
-
-    def is_dynamic(self) -> bool:
-        """True if it may make names, or find modules below it, that its text does not show."""
-        return any(
-            (isinstance(node, ast.Name) and node.id in _DYNAMIC)
-            or (isinstance(node, ast.Attribute) and node.attr == "modules")
-            for node in ast.walk(self._tree)
-        )
-
-    def imported_from(self, node: ast.ImportFrom) -> str:
-        return imported_from(node, self.package)
 
     def _bind(self, name: str, node: ast.AST) -> None:
         self.bindings.setdefault(name, []).append(node)
@@ -77,7 +53,7 @@ class ModuleSource:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                     self._bind(name, node)
                 case ast.ImportFrom(names=[ast.alias(name="*")]):
-                    self.stars.append(self.imported_from(node))
+                    pass  # names that the text does not show
                 case ast.Import(names=names) | ast.ImportFrom(names=names):
                     for alias in names:
                         self._bind(alias.asname or alias.name.partition(".")[0], node)

@@ -208,22 +208,17 @@ def test_the_length_is_that_of_the_study_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "found"),
     [
-        ({"a": [1, 2.0, "x", None]}, {"a": [1, 2.0, "x", None]}, []),
+        ({"a": [1, 2.0, "x", None], "b": np.arange(3.0)}, {"a": [1, 2.0, "x", None], "b": np.arange(3.0)}, []),
         ({"a": float("nan")}, {"a": float("nan")}, []),
-        ({"a": 0.0}, {"a": -0.0}, [("a", "0.0 and -0.0")]),
-        ({"a": 1}, {"a": True}, [("a", "int and bool")]),
-        ({"a": {"b": (1, 2)}}, {"a": {"b": (1, 3)}}, [("a.b", "other values")]),
-        ({"a": [1.0]}, {"a": [1.0, 2.0]}, [("a", "1 and 2 items")]),
-        ({"a": 1}, {"b": 1}, [("a", "only in one of both"), ("b", "only in one of both")]),
-        ({"a": np.arange(3.0)}, {"a": np.array([0.0, 1.0, 2.5])}, [("a", "1 of 3 values, by at most 0.5")]),
-        ({"a": np.zeros(2)}, {"a": np.zeros(3)}, [("a", "float64[2] and float64[3]")]),
-        ({"a": torch.ones(2, 2)}, {"a": torch.tensor([[1, 1], [1, 3.0]])}, [("a", "1 of 4 values, by at most 2")]),
-        ({"a": torch.tensor(True)}, {"a": torch.tensor(False)}, [("a", "1 of 1 values, by at most 1")]),
+        ({"a": 0.0, "b": 1}, {"a": -0.0, "b": True}, ["a: 0.0 and -0.0", "b: 1 and True"]),
+        ({"a": {"b": (1, 2), "c": 1}}, {"a": {"b": (1, 3), "c": 1}}, ["a.b"]),
+        ({"a": 1}, {"b": 1}, [""]),
+        ({"a": np.zeros(2)}, {"a": np.zeros(3)}, ["a"]),
+        ({"a": torch.ones(2, 2)}, {"a": torch.tensor([[1, 1], [1, 3.0]])}, ["a"]),
         ({"a": torch.ones(2, dtype=torch.bfloat16)}, {"a": torch.ones(2, dtype=torch.bfloat16)}, []),
-        ({"a": torch.tensor(float("nan"))}, {"a": torch.tensor(float("nan"))}, []),
     ],
 )
-def test_parts_that_differ(one: Any, other: Any, found: list[tuple[str, str]]) -> None:
+def test_parts_that_differ(one: Any, other: Any, found: list[str]) -> None:
     assert list(different_parts(one, other)) == found
 
 

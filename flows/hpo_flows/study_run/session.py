@@ -37,7 +37,7 @@ from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.training.objective import check_function
+from hpo_core.training.objective import load_objective
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
@@ -177,18 +177,13 @@ class Session:
         return spec
 
     def _check_functions(self, spec: StudySpec) -> None:
-        """Refuse functions that are not there before anything is started for them.
-
-        Workers elsewhere may have modules that are not here, so that their import tells; `build` and the function of
-        needs are called here.
-        """
-        folders = self.home.import_folders(spec)
+        # The one that is called here; the import by the workers tells of the others, before anything is recorded.
         folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
                 sent_functions.find(name, folder, folder.parent)
-            elif setting in ("build", "packing.demand.function") or spec.cluster.permission is None:  # they stay here
-                check_function(setting, name, folders)
+            elif setting == "packing.demand.function":
+                load_objective(name, self.home.import_folders(spec), setting=setting)
 
     def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
