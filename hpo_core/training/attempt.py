@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -35,10 +35,11 @@ from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
 
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _RUN_LOGGER = "hpo_flows.prefect_pages.run_logger"
 """By its name: the core imports nothing of Prefect."""
-_FULL_BYTES = 1 << 20
-"""Free bytes below which the disk of the study's folder is full."""
+_PROBE_BYTES = 1 << 20
+"""Bytes written to the study's folder to find out whether its disk is full."""
 
 
 def run_attempt(
@@ -230,6 +231,21 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
     """
     if isinstance(error, GangError):
         return Outcome.LOST
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return Outcome.STORAGE if shutil.disk_usage(folder).free < _FULL_BYTES else Outcome.ERROR
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR
+
+
+def _is_full(folder: str) -> bool:
+    probe = Path(folder) / f".probe-{os.getpid()}"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"\0" * _PROBE_BYTES)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in _DISK_FULL
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return False
