@@ -17,7 +17,6 @@ from hpo_core.home import Home, checked_name
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import settled_database
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.replay.audit import damage_named
 from hpo_core.terminal.output import (
@@ -157,13 +156,10 @@ def project(
 
 
 def import_study(
-    run: Annotated[str, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")],
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            "--tracking-uri", help="Tracking URI of that MLflow; default: MLFLOW_TRACKING_URI, or the home's."
-        ),
-    ] = None,
+    file: Annotated[
+        Path,
+        typer.Argument(help="Its journal: provenance/journal.jsonl.gz of its run in MLflow, or what hpo export wrote."),
+    ],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
     code: Annotated[
         list[Path] | None,
@@ -173,13 +169,12 @@ def import_study(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a study from its run in MLflow."""
+    """Restore a study from a copy of its journal."""
     from hpo_core.tracking.provenance_files import restore_study
 
     place = Home(home, journal)
-    uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
     folders = [str(folder.resolve()) for folder in code or [Path()]]
-    found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
+    found = restore_study(place, file, name=name, code=folders)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return

@@ -33,7 +33,7 @@ from hpo_core.tracking.mlflow_runs import (
     trial_run_status,
     trial_tags,
 )
-from hpo_core.tracking.provenance_files import ProvenanceUpload
+from hpo_core.tracking.provenance_files import CodeVersion, ProvenanceUpload
 from hpo_core.tracking.run_artifacts import (
     BEST_FOLDER,
     MODEL_TAG,
@@ -118,6 +118,8 @@ class MlflowProjection:
         self._files_due = 0.0
         self._anew = False
         """A rebuild is under way."""
+        self.version: CodeVersion | None = None
+        """What the study's controller runs, until it is uploaded."""
         self._copied = 0
         self._noted_at = 0.0
         self._begin_anew()
@@ -313,7 +315,7 @@ class MlflowProjection:
             return
         write_tables(store, self._parent, fold)
         write_files(store, self._parent, fold, self.study_folder)
-        self._provenance.write(store, self._parent, fold.spec, self.study_folder)
+        self._write_provenance(store, self._parent)
         status = study_run_status(fold, has_controller=False)[1]
         tags = self._study_tags(self._parent, status)  # how the best model is loaded
         store.log(self._parent, points=cost_points(fold), tags=tags)
@@ -366,11 +368,15 @@ class MlflowProjection:
         except OSError as error:
             log.warning("study %r: the link to MLflow was not noted (%s).", self.study_name, error)
 
+    def _write_provenance(self, store: RunStore, parent: KnownRun) -> None:
+        self._provenance.write(store, parent, self.fold.spec, self.version)
+        self.version = None
+
     def _write_files(self, store: RunStore, parent: KnownRun) -> None:
         # The provenance while the study runs; where that fails, the numbers go on without it.
         began = time.monotonic()
         try:
-            self._provenance.write(store, parent, self.fold.spec, self.study_folder)
+            self._write_provenance(store, parent)
         except Exception as error:
             log.warning("study %r: its files were not copied to MLflow now (%s).", self.study_name, reason_of(error))
         now = time.monotonic()
