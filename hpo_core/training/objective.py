@@ -48,7 +48,7 @@ def check_function(setting: str, name: str, folders: Sequence[str]) -> None:
         missing = error.name or module
         package = missing.rpartition(".")[0]
         above = read_module(package, places) if package else None
-        if package and (above is None or above.is_dynamic()):
+        if package and (above is None or above.is_dynamic):
             return  # a package without __init__, or one that finds its modules by itself
         raise SpecError(no_module(setting, name, missing, places)) from None
     except SyntaxError as error:
@@ -58,12 +58,11 @@ def check_function(setting: str, name: str, folders: Sequence[str]) -> None:
         ) from None
     if source is None:
         return
-    makers = source.bindings.get(function, [])
-    if not makers:
-        if not source.may_have(function):
-            found = [bound for bound, nodes in source.bindings.items() if any(isinstance(n, _Function) for n in nodes)]
-            raise SpecError(no_function(setting, name, [bound for bound in found if not bound.startswith("_")]))
-    elif len(makers) == 1 and isinstance(made := makers[0], _Function) and not made.decorator_list:
+    if not source.may_have(function):
+        top = [node.name for node in source.tree.body if isinstance(node, _Function)]
+        raise SpecError(no_function(setting, name, [found for found in top if not found.startswith("_")]))
+    made = source.definition(function)
+    if isinstance(made, _Function) and not made.decorator_list:
         check_arguments(setting, name, made.args, f"{source.file}, line {made.lineno}")
 
 

@@ -30,7 +30,7 @@ def looked_for(folder: Path, name: str, files: dict[str, str], setting: str = "o
         ("lab.nowhere:train", {"lab/__init__.py": ""}, "there is no module 'lab.nowhere'"),
         ("lab:trian", {"lab.py": GOOD}, "module 'lab' has no function 'trian'; did you mean 'train'"),
         ("lab:fit", {"lab.py": GOOD}, "module 'lab' has no function 'fit'; it has train"),
-        ("lab:inner", {"lab.py": "class A:\n    def inner(trial): ..."}, "has no function 'inner'; it has none at all"),
+        ("lab:fit", {"lab.py": "class A:\n    def inner(trial): ..."}, "has no function 'fit'; it has none at all"),
         ("lab:train", {"lab.py": "import os\ndef train(): ..."}, r"called with one argument, the trial, and takes none \(.*lab.py, line 2\)"),  # noqa: E501
         ("lab:train", {"lab.py": "def train(trial, data): ..."}, "and needs trial, data"),
         ("lab:train", {"lab.py": "def train(trial, *, data): ..."}, "and needs trial, data"),
