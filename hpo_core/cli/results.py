@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -36,12 +35,10 @@ from hpo_core.views.formatting import duration
 def schedule(
     name: Name,
     trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
-    to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
     """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
-    from hpo_core.model.errors import StorageError
     from hpo_core.study import Study
     from hpo_core.views.lineage import read_lineage
 
@@ -56,14 +53,7 @@ def schedule(
                 )
             trial, resource = best.trial, best.resource
         found = lineage.schedule(trial, resource)
-    if to is None:
-        sys.stdout.write(found.to_json())
-        return
-    try:
-        found.to_json(to)
-    except OSError as error:
-        raise StorageError(f"{to} cannot be written: {error.strerror or error}. Choose another file.") from error
-    out.say(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials")
+    print_json({"study": name, "segments": msgspec.to_builtins(found)})
 
 
 def report(

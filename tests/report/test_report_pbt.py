@@ -61,16 +61,18 @@ def test_a_row_for_each_parameter_that_changed(played: Series) -> None:
     best = played.study.best
     assert best is not None and played.lineage is not None
     found = played.lineage.schedule(best.trial, best.resource)
+    values = {name: [(one.start, one.end, one.params[name]) for one in found if name in one.params] for name in SPACE}
     figure = schedules(played)
     assert figure is not None
     lines = [item for item in figure.data if item["mode"] == "lines"]
-    changed = [name for name in SPACE if name in found.names and len(found.values(name)) > 1]
+    changed = [name for name, each in values.items() if len({value for *_, value in each}) > 1]
     assert len(lines) == len(changed) >= 3
     rate = lines[changed.index("learning_rate")]
     steps = [(a, b, y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
-    assert steps == [
-        (start, end, pytest.approx(value, rel=1e-4)) for start, end, value in found.values("learning_rate")
-    ]
+    assert steps[0][0] == 0 and steps[-1][1] == best.resource and all(s[1] == t[0] for s, t in pairwise(steps))
+    for start, end, drawn in steps:
+        inside = [value for a, b, value in values["learning_rate"] if start <= a and b <= end]
+        assert inside == pytest.approx([drawn] * len(inside), rel=1e-4) and inside
 
 
 def test_the_tree_joins_every_child_to_its_parent(played: Series) -> None:
