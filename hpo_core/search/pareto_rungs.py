@@ -35,9 +35,9 @@ class ParetoRung:
 
     The ranking depends on which results and promotions there are, not on their order.
 
-    Cost of a result and the decision after it (``benchmarks/pareto.py``, two to five objectives): 0.1 to 0.3 ms
-    with up to 1,000 results, 0.2 to 0.9 ms with up to 10,000, where all of them on one front are the worst
-    case. :meth:`rank` and :meth:`ranking` are quadratic in the front: 16 ms for one of 1,000, 0.5 s for one of 10,000.
+    The cost of a result and the decision after it grows with the size of a front times its promoted results; all on
+    one front are the worst case. On a busy machine: 2 to 5 ms in the mean of 1,000 results, 8 ms of 3,000
+    (``benchmarks/pareto.py``). :meth:`rank` and :meth:`ranking` are quadratic in the front.
 
     Args:
         level: resource of this rung.
@@ -162,7 +162,6 @@ class ParetoRung:
     def check(self) -> None:
         for front in self._fronts:
             assert front.gone == np.count_nonzero(front.promoted) == len(self._promoted & set(front.trials.tolist()))
-            assert front._nearest is None or (front._nearest == front._distances()).all()
         ranked = self.ranking()
         assert len(set(ranked)) == len(ranked) == self.size
         top = ranked[: min(int(self.size // self.reduction_factor), self.size - len(self._last))]
@@ -180,45 +179,24 @@ def dominated_by(by: Losses, losses: Losses) -> Mask:
 
 
 class _Front:
-    """Results of which none dominates another, by ascending trial number.
+    """Results of which none dominates another, by ascending trial number."""
 
-    ``_nearest`` holds each trial's squared distance to the nearest promoted one. It is carried along while
-    the range of the losses and the set of promoted trials allow it, for computing it anew is O(n**2).
-    """
+    __slots__ = ("gone", "losses", "promoted", "trials")
 
-    __slots__ = ("_nearest", "gone", "losses", "promoted", "trials")
-
-    def __init__(
-        self, trials: npt.NDArray[np.int64], losses: Losses, promoted: Mask, nearest: Losses | None = None
-    ) -> None:
+    def __init__(self, trials: npt.NDArray[np.int64], losses: Losses, promoted: Mask) -> None:
         self.trials = trials
         self.losses = losses
         self.promoted = promoted
         self.gone = int(np.count_nonzero(promoted))
-        self._nearest = nearest
 
     def joined(self, other: _Front) -> _Front:
-        nearest = None
-        if self._nearest is not None and not other.gone and self._covers(other):
-            low, span = _range(self.losses)
-            ours, theirs = _unit(self.losses[self.promoted], low, span), _unit(other.losses, low, span)
-            added = np.array([_squared_distances(ours, point).min() for point in theirs])
-            nearest = np.concatenate([self._nearest, added])
         trials = np.concatenate([self.trials, other.trials])
         order = np.argsort(trials)
         losses = np.concatenate([self.losses, other.losses])[order]
-        promoted = np.concatenate([self.promoted, other.promoted])[order]
-        return _Front(trials[order], losses, promoted, nearest if nearest is None else nearest[order])
+        return _Front(trials[order], losses, np.concatenate([self.promoted, other.promoted])[order])
 
     def where(self, mask: Mask) -> _Front:
-        found = _Front(self.trials[mask], self.losses[mask], self.promoted[mask])
-        if self._nearest is not None and found.gone == self.gone and found._covers(self):
-            found._nearest = self._nearest[mask]
-        return found
-
-    def _covers(self, other: _Front) -> bool:
-        inside = (other.losses >= self.losses.min(axis=0)) & (other.losses <= self.losses.max(axis=0))
-        return bool(inside.all())
+        return _Front(self.trials[mask], self.losses[mask], self.promoted[mask])
 
     def index(self, trial: int) -> int | None:
         i = int(np.searchsorted(self.trials, trial))
@@ -229,27 +207,19 @@ class _Front:
         if i is not None and not self.promoted[i]:
             self.promoted[i] = True
             self.gone += 1
-            if self._nearest is not None:
-                unit = _unit(self.losses, *_range(self.losses))
-                np.minimum(self._nearest, _squared_distances(unit, unit[i]), out=self._nearest)
         return i is not None
 
     def first_free(self) -> int:
         if not self.gone:
             return int(self.trials[np.argmin(self.losses[:, 0])])
-        if self._nearest is None:
-            self._nearest = self._distances()
-        return int(self.trials[np.argmax(np.where(self.promoted, -1.0, self._nearest))])
-
-    def _distances(self) -> Losses:
-        unit = _unit(self.losses, *_range(self.losses))
+        unit = _unit(self.losses)
         nearest = np.full(len(self.trials), math.inf)
         for chosen in unit[self.promoted]:
             np.minimum(nearest, _squared_distances(unit, chosen), out=nearest)
-        return nearest
+        return int(self.trials[np.argmax(np.where(self.promoted, -1.0, nearest))])
 
     def order(self, until: int | None = None) -> list[int]:
-        unit = _unit(self.losses, *_range(self.losses))
+        unit = _unit(self.losses)
         nearest = np.full(len(self.trials), math.inf)
         allowed = self.promoted.copy() if self.gone else ~self.promoted
         chosen = int(np.argmin(np.where(allowed, self.losses[:, 0], math.inf)))
@@ -264,14 +234,10 @@ class _Front:
         return found
 
 
-def _range(losses: Losses) -> tuple[Losses, Losses]:
+def _unit(losses: Losses) -> Losses:
     low = losses.min(axis=0) * 0.5
     span = losses.max(axis=0) * 0.5 - low
     span[span == 0.0] = 1.0
-    return low, span
-
-
-def _unit(losses: Losses, low: Losses, span: Losses) -> Losses:
     unit: Losses = (losses * 0.5 - low) / span
     return unit
 

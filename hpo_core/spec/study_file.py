@@ -113,29 +113,6 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         raise SpecError(f"{where}: a path in pythonpath or data.folder leads nowhere ({error}); mend it.") from None
 
 
-def read_configurations(text: str) -> list[Any]:
-    """Configurations from the command line: one or a list, as YAML or JSON, or the path of such a file.
-
-    Raises:
-        SpecError: it is neither, or there is no such file.
-
-    >>> read_configurations("{lr: 1e-3}")
-    [{'lr': 0.001}]
-    """
-    try:
-        inline = text.lstrip()[:1] in ("{", "[")
-        data = read_yaml(text)[0] if inline else _read(Path(text))[0]
-    except yaml.YAMLError as error:
-        raise SpecError(f"--start-with {shown(text)}: is no YAML ({error}). Write {{name: value, ...}}.") from None
-    found = data if isinstance(data, list) else [data]
-    if not all(isinstance(one, dict) for one in found):
-        raise SpecError(
-            f"--start-with {shown(text)}: holds {shown(data)} where a configuration or a list of them belongs; write "
-            "{name: value, ...}."
-        )
-    return found
-
-
 def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
     # A file's data and the line of each place.
     try:
