@@ -189,7 +189,8 @@ def history(
         hint = meant_or_known(objective, sorted({one.objective for one in every}))
         raise HpoError(f"hpo history: nothing was measured of {objective!r}; {hint}")
     if forget:
-        out.say(f"{kept.forget(found)} forgotten")
+        forgotten = Home(home, journal).open_journal().measurements.forget(found)
+        print_json({"forgotten": forgotten}) if as_json else out.say(f"{forgotten} forgotten")
         return
     needs = sorted(_needs(found), key=lambda need: (need["objective"], need["code"], -(need["memory"] or 0)))
     if as_json:

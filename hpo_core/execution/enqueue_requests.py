@@ -115,7 +115,6 @@ class EnqueueRequest:
 
     @property
     def name(self) -> str:
-        """Its name in the journal."""
         return self._path.stem
 
     def remove(self) -> None:

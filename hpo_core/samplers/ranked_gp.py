@@ -119,8 +119,6 @@ class Posterior:
         return max(0.0, float(np.corrcoef(scores[liked], expected[liked])[0, 1])) ** 2
 
 
-Array = NDArray[np.float64]
-
 _MOST, _FITTED = 150, 100
 """Results in the model, and those that its settings are fitted to."""
 _RANDOM = 0.1

@@ -124,7 +124,7 @@ class Follower:
     @property
     def pause(self) -> float:
         """Seconds until the next attempt is worth it, beyond the usual interval."""
-        return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
+        return min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 20)) if self._failures else 0.0
 
     @property
     def absent_seconds(self) -> float:

@@ -113,7 +113,7 @@ class MlflowProjection:
         self._anew = False
         """A rebuild is under way."""
         self.version: CodeVersion | None = None
-        """What the study's controller runs, until it is uploaded."""
+        """Code and packages of the study's controller, until they are uploaded."""
         self._copied = 0
         self._noted_at = 0.0
         self._begin_anew()

@@ -82,7 +82,7 @@ class TrainerPool:
             self._let_go(attempt[0], *over)
         with self._lock:
             alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
-            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.setup.folder)]
+            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, attempt[0])]
             nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
             if trainer is not None and nearest < math.inf:
                 self._idle.remove(trainer)

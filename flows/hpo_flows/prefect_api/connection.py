@@ -33,8 +33,7 @@ class PrefectServerError(HpoError):
 def configured_api() -> str | None:
     """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
 
-    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment:
-    see ``point_prefect_at``.
+    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         return url

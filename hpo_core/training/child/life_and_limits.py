@@ -92,9 +92,11 @@ class AttemptLog:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            if between := max(0, self._dropped - len(self._end)):
-                line = f"\n[... {between:,} bytes of output were dropped here ...]\n".encode()
-                os.pwrite(self._file, line + self._end, self._size)
+            if self._dropped:
+                end = self._end[-self._dropped :]
+                between = self._dropped - len(end)
+                line = f"\n[... {between:,} bytes of output were dropped here ...]\n" if between else ""
+                os.pwrite(self._file, line.encode() + end, self._size)
         os.close(self._file)
 
 
