@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +94,7 @@ def test_without_max_resource_a_training_is_what_the_function_does_and_a_loop_ov
         ({"objective": lambda: None}, "is called with one argument, the trial"),
         ({"objective": dict}, "class without __call__"),
         ({"objective": FullError}, "class without __call__"),
-        ({"objective": NeedsScale}, "Give an object of it, NeedsScale(scale=...)"),
+        ({"objective": NeedsScale}, "missing 1 required positional argument: 'scale'. Give an object of it"),
         ({"objective": "train"}, "objective: 'train' is no module:function, such as train:train"),
         ({"objective": waits}, "a call only makes a coroutine"),
         ({"objective": functools.partial(yields)}, "a call only makes a generator"),
@@ -209,3 +211,26 @@ def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
     assert not folder.exists()
     with pytest.raises(hpo.SpecError, match="home=None keeps nothing"):
         hpo.load("x", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
+    async def within_a_loop() -> hpo.Result:
+        return hpo.tune(train, SPACE, metric="loss", max_trials=3, name="third", **QUIET)
+
+    found: dict[str, hpo.Result] = {}
+
+    def call(name: str) -> None:
+        found[name] = hpo.tune(train, SPACE, metric="loss", max_trials=3, name=name, **QUIET)
+
+    threads = [threading.Thread(target=call, args=[name]) for name in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    found["third"] = asyncio.run(within_a_loop())
+    for thread in threads:
+        thread.join()
+    assert {name: (one.name, one.status, len(one.trials)) for name, one in found.items()} == {
+        "first": ("first", "finished", 3),
+        "second": ("second", "finished", 3),
+        "third": ("third", "finished", 3),
+    }
