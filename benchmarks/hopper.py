@@ -28,10 +28,9 @@ import result_file
 from exact_hops import solve
 from played_hops import Played, lower_bound, play
 
-from hpo_core.hopper.board import PlannedUnit, UnitEnd
+from hpo_core.hopper.board import PlannedUnit, UnitEnd, UnitTimes
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
 
 GPUS = (12.1, 5.6, 11.3, 18.7)

@@ -43,7 +43,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hpo_core.checkpoints.storage import checkpoint_path
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
-from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Rung
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
@@ -53,7 +52,7 @@ from hpo_core.study import Study
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest, StudySetup
-from hpo_core.views.lineage import read_lineage
+from hpo_core.views.lineage import Segment, read_lineage
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 POPULATION, UNITS = 8, 24
@@ -217,7 +216,7 @@ def anytime(entries: Sequence[Entry]) -> list[tuple[int, float]]:
     return found
 
 
-def plain_training(schedule: Schedule, seed: int) -> dict[str, float]:
+def plain_training(schedule: list[Segment], seed: int) -> dict[str, float]:
     """What somebody does with an exported schedule: no study, no trial, a loop."""
     import torch
 
@@ -226,8 +225,7 @@ def plain_training(schedule: Schedule, seed: int) -> dict[str, float]:
     torch.manual_seed(seed)
     model = example.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    for unit in range(schedule.end):
-        now = schedule.at(unit)
+    for now in (one.params for one in schedule for _ in range(one.start, one.end)):
         optimizer.param_groups[0].update(lr=now["learning_rate"], momentum=now["momentum"])
         example.train_one_unit(model, optimizer)
     return {part: float(example.evaluate(model, getattr(example, whole))[0]) for part, whole in (
@@ -257,11 +255,10 @@ def digits(seeds: int) -> dict[str, Any]:
             if name == "pbt":
                 schedule = read_lineage(entries).schedule(best.trial, best.resource)
                 schedules.append(schedule)
-                last = schedule.at(schedule.end - 1)
+                last = msgspec.structs.replace(schedule[-1], start=0)
                 for k in range(5):
                     rows["plain"].append({"seed": seed, **plain_training(schedule, 1000 + k)})
-                    constant = Schedule([(0, schedule.end, last, 0)])
-                    rows["its end"].append({"seed": seed, **plain_training(constant, 1000 + k)})
+                    rows["its end"].append({"seed": seed, **plain_training([last], 1000 + k)})
             print(f"  seed {seed}, {name}: {rows[name][-1]['val']:.4f}", flush=True)
     summary = {name: spread(found) for name, found in rows.items()}
     wins = {
@@ -352,7 +349,7 @@ def spread(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[Schedule], path: Path) -> None:
+def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[list[Segment]], path: Path) -> None:
     figure, [[left, right]] = plot_style.panels(1, 2, 10, 3.8)
     looks = (
         ("pbt", "PBT", plot_style.RUST),
@@ -376,7 +373,11 @@ def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[Schedule]
     left.set_title("Equal resource: mean and each seed")
     left.legend()
     for k, schedule in enumerate(schedules):
-        steps = [(at, p["learning_rate"] / (1 - p["momentum"])) for s, e, p, _ in schedule.segments for at in (s, e)]
+        steps = [
+            (at, one.params["learning_rate"] / (1 - one.params["momentum"]))
+            for one in schedule
+            for at in (one.start, one.end)
+        ]
         right.plot(
             *zip(*steps, strict=True), color=plot_style.RUST, alpha=0.75, label="winner of each seed" if not k else None
         )

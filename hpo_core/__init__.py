@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         StudyExistsError,
         StudyNotFoundError,
     )
-    from hpo_core.model.parameter_schedule import Schedule
     from hpo_core.model.settings import MetricSpec as Metric
     from hpo_core.model.space.choices import CategoricalParameter as Choice
     from hpo_core.model.space.number import FloatParameter as Float
@@ -86,7 +85,6 @@ __all__ = [
     "Result",
     "Sampler",
     "Scaling",
-    "Schedule",
     "Sha",
     "Share",
     "Slurm",

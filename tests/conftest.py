@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,11 +190,6 @@ World = FakeTraining
 def fresh(spec: StudySpec, journal: Journal | None = None, world: World | None = None) -> Study:
     """A new study on the virtual clock of ``world``."""
     return new_study(spec, journal, world)
-
-
-@pytest.fixture
-def new_world() -> Callable[..., World]:
-    return World
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ OF_SETUP = frozenset(StudySetup.__struct_fields__)
 
 def make_request(*, metric: str = "loss", more_metrics: tuple[str, ...] = (), **fields: Any) -> JobRequest:
     """A request from the fields of both, side by side."""
+    fields = {"study": "s", "objective": "a:b", "seed": 3} | fields
     setup = {name: value for name, value in fields.items() if name in OF_SETUP}
     own = {name: value for name, value in fields.items() if name not in OF_SETUP}
     return JobRequest(setup=StudySetup(metrics=(metric, *more_metrics), **setup), **own)

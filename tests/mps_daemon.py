@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpo_core.placement.mps import CONTROL
+from hpo_core.placement.gpus import CONTROL
 from tests.waiting import eventually
 
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from hpo_core.execution.executor import Inbox
-from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor, Worker
+from hpo_core.execution.virtual import VirtualAttempt, VirtualClock, VirtualExecutor
 from hpo_core.model.devices.inventory import Device, HeldPartitions, Slot
-from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Report, Unit
-from hpo_core.simulation.simulation import Simulation
-from hpo_core.study import Study
 
 EVALUATION = 0.1
 """Time of an evaluation on an example, as a part of that of training on it."""
@@ -102,64 +97,3 @@ class VirtualUnits(VirtualExecutor):
             started=attempt.begin,
             ended=self.clock.now,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionedData:
-    """How partitions lie on the workers: one after the other around, each with so many copies."""
-
-    copies: int = 1
-
-    def holdings(self, names: Sequence[str], workers: int) -> dict[str, list[str]]:
-        """By worker: what it holds. Each worker holds something, so of few partitions there are more copies.
-
-        >>> PartitionedData().holdings(["a", "b", "c"], 2)
-        {'worker-0': ['a', 'c'], 'worker-1': ['b']}
-        >>> PartitionedData(copies=2).holdings(["a", "b", "c"], 3)
-        {'worker-0': ['a', 'c'], 'worker-1': ['a', 'b'], 'worker-2': ['b', 'c']}
-        >>> PartitionedData().holdings(["a", "b"], 3)
-        {'worker-0': ['a'], 'worker-1': ['b'], 'worker-2': ['a']}
-        """
-        held: dict[str, list[str]] = {f"worker-{number}": [] for number in range(workers)}
-        for place, name in enumerate(names):
-            for copy in range(min(self.copies, workers)):
-                held[f"worker-{(place + copy) % workers}"].append(name)
-        for number in range(workers):
-            if not held[f"worker-{number}"]:
-                held[f"worker-{number}"].append(names[number % len(names)])
-        return {worker: sorted(found, key=list(names).index) for worker, found in held.items()}
-
-
-class HoppingSimulation(Simulation):
-    """Drives a study whose models hop, in virtual time.
-
-    Args:
-        study: its clock must be ``clock``.
-        clock: moved forward by :meth:`run`.
-        placed: how the partitions lie.
-        workers: each one.
-        more: ``train``, ``seconds``, ``speedup``, ``curve``, ``faults``, as of
-            :class:`~hpo_core.simulation.simulation.Simulation`.
-    """
-
-    def __init__(
-        self,
-        study: Study,
-        clock: VirtualClock,
-        *,
-        placed: PartitionedData,
-        workers: Sequence[Worker],
-        **more: Any,
-    ) -> None:
-        data = study.spec.partitioned
-        files = [*data.files, *data.validation_files]
-        units = VirtualUnits(
-            clock,
-            workers=workers,
-            objectives=[metric.name for metric in study.spec.objectives],
-            sizes=weights_of(files),
-            trained_on=len(data.files),
-            holdings=placed.holdings([file.name for file in files], len(workers)),
-            **more,
-        )
-        self._drive(study, units, HoppingExecutor(units, study.spec, None))

@@ -33,7 +33,7 @@ def measure(*, grain: str, jobs: int) -> dict[str, Any]:
         try:
             server.wait()
             assert server.pid is not None
-            with patient_prefect(server.api_url, server.auth):
+            with patient_prefect((server.api_url, server.auth)):
                 return _measured(grain, jobs, server.pid)
         finally:
             server.close()

@@ -20,7 +20,7 @@ from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.home import Home
 from hpo_core.model.events import CapacityChanged, Entry, JobCompleted, JobGranted
-from hpo_core.simulation.simulation import Simulation
+from hpo_core.simulation.repeats import Simulation
 from hpo_core.spec import StudySpec
 
 CASES = [

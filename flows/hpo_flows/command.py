@@ -29,10 +29,6 @@ def tune(
         list[str] | None,
         typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=worst_fit; repeatable."),
     ] = None,
-    start_with: Annotated[
-        str | None,
-        typer.Option("--start-with", help="Configurations to try first: '{lr: 0.01}', a list, or a YAML or JSON file."),
-    ] = None,
     prefect: UsePrefect = None,
     home: HomeOption = None,
     journal: JournalOption = None,
@@ -41,7 +37,6 @@ def tune(
     """Run a new study to its end."""
     end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
-    from hpo_core.spec.study_file import read_configurations
 
     spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
@@ -49,8 +44,6 @@ def tune(
         changes["study"] = name
     if workers is not None:
         changes["cluster"] = {"kind": "local", "workers": workers}
-    if start_with is not None:
-        changes["start_with"] = read_configurations(start_with)
     if changes:
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:

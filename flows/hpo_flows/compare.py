@@ -1,7 +1,6 @@
 """The flow that puts studies side by side: reading each study is a task, and so is what is made of them."""
 
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from prefect.artifacts import create_markdown_artifact
@@ -12,14 +11,14 @@ from pydantic import Field
 
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
-from hpo_core.report.comparison import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, facts_table, write_comparison
 from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key, markdown_table
-from hpo_flows.steps import step
+from hpo_flows.prefect_pages.tune_flow import step
 
 
 def _run_name() -> str:
@@ -42,9 +41,7 @@ def compare(form: CompareForm) -> State[dict[str, Any]]:
     mask_logs()
     place = home_here()
     found = put_side_by_side([read_study(place.read_journal(), name) for name in studies])
-    page = write_page(place, found)
-    links = {"Page": page.as_uri()}
-    return Completed(message=found.words, data=show(found, links) | {"page": str(page), "links": links})
+    return Completed(message=found.words, data=write_page(place, found))
 
 
 class StudySeries:
@@ -84,15 +81,9 @@ def put_side_by_side(studies: list[StudySeries]) -> tuple[Compared, str]:
 
 
 @step("write the page")
-def write_page(place: Home, found: Compared) -> tuple[Path, str]:
-    """Write the page with figures and tables."""
+def write_page(place: Home, found: Compared) -> tuple[dict[str, Any], str]:
+    """Write the page with figures and tables, and the artifact of the run."""
     page = write_comparison(found.comparison, place.comparison_path([spec.study for spec in found.specs]))
-    return page, str(page)
-
-
-@step("show in Prefect")
-def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """Make the artifact of the run."""
     facts = found.facts
     metric = facts["metric"]
     first = facts["groups"][0]
@@ -103,25 +94,8 @@ def show(found: Compared, links: dict[str, str]) -> tuple[dict[str, Any], str]:
         lines.append(
             f"Best: **{markdown_text(first['group'])}**, {markdown_text(metric)} = {first['median']:.5g}{seeds}."
         )
-    rows = [
-        (
-            row["group"],
-            row["studies"],
-            _words(row["median"]),
-            f"{_words(row['least'])} – {_words(row['most'])}",
-            f"{row['resource']:,.0f}",
-            f"{row['worker_seconds']:.1f} s",
-            "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%",
-        )
-        for row in facts["groups"]
-    ]
-    columns = ("search", "seeds", metric, "least – most", "training", "worker time", "utilization")
-    lines += ["", *markdown_table(columns, rows)]
-    lines += ["", *(f"- {title}: {markdown_code(target)}" for title, target in links.items())]
+    lines += ["", *markdown_table(*facts_table(facts["groups"]))]
+    lines += ["", f"- Page: {markdown_code(page.as_uri())}"]
     key = artifact_key("-".join(row["study"] for row in facts["studies"])[:80], "compared")
     create_markdown_artifact("\n".join(lines), key=key, description="Studies side by side")
-    return facts, f"artifact {key}"
-
-
-def _words(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5g}"
+    return facts | {"page": str(page), "links": {"Page": page.as_uri()}}, str(page)

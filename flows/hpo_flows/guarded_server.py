@@ -14,28 +14,28 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from hmac import compare_digest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SHUTDOWN_SECONDS = 3
 _END_SECONDS = 5.0
 
 
 class OwnPagesOnly:
-    """ASGI middleware that refuses other Host headers than the server's own, and other Origins.
+    """ASGI middleware that refuses other Host headers than the server's own, other Origins, and a missing password.
 
     Args:
         server: what it is, for the refusal.
+        auth: the password, ``USER:WORD``; empty: the application asks for one itself, or for none.
     """
 
-    def __init__(self, app: App, port: int, server: str) -> None:
+    def __init__(self, app: ASGIApp, port: int, server: str, auth: str = "") -> None:
         self._app = app
+        self._password = b"Basic " + base64.b64encode(auth.encode()) if auth else b""
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
         self._cure = (
@@ -46,25 +46,15 @@ class OwnPagesOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hosts = [value.lower() for name, value in scope.get("headers", []) if name == b"host"]
         origins = {value.lower() for name, value in scope.get("headers", []) if name == b"origin"}
-        if scope["type"] == "lifespan" or (len(hosts) == 1 and hosts[0] in self._hosts and origins <= self._origins):
-            await self._app(scope, receive, send)
-        else:
-            await _refuse(scope, send, 403, [(b"content-type", b"text/plain")], self._cure)
-
-
-class WithPassword:
-    """ASGI middleware that refuses requests without the password."""
-
-    def __init__(self, app: App, auth: str) -> None:
-        self._app = app
-        self._wanted = b"Basic " + base64.b64encode(auth.encode())
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = [value for name, value in scope.get("headers", []) if name == b"authorization"]
-        if scope["type"] == "lifespan" or (len(given) == 1 and compare_digest(given[0], self._wanted)):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        else:
+        elif len(hosts) != 1 or hosts[0] not in self._hosts or not origins <= self._origins:
+            await _refuse(scope, send, 403, [(b"content-type", b"text/plain")], self._cure)
+        elif self._password and not (len(given) == 1 and compare_digest(given[0], self._password)):
             await _refuse(scope, send, 401, [(b"www-authenticate", b'Basic realm="hpo"')], b"")
+        else:
+            await self._app(scope, receive, send)
 
 
 async def _refuse(scope: Scope, send: Send, status: int, headers: list[Any], words: bytes) -> None:
@@ -84,7 +74,7 @@ def end_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def serve(make: Callable[[int], App], bound: int, **settings: Any) -> None:
+def serve(make: Callable[[int], ASGIApp], bound: int, **settings: Any) -> None:
     """Serve an application, made for its port, on a socket that is bound already."""
     import uvicorn
 
@@ -107,7 +97,7 @@ def _serve_mlflow(bound: int) -> None:
     threading.Thread(target=_end_with_starter, daemon=True).start()
     from mlflow.server.fastapi_app import app
 
-    serve(lambda port: OwnPagesOnly(WithPassword(app, auth), port, "MLflow server"), bound)
+    serve(lambda port: OwnPagesOnly(app, port, "MLflow server", auth), bound)
 
 
 if __name__ == "__main__":

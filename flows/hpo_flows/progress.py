@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -23,7 +23,6 @@ from hpo_core.views.rungs import (
     RungNames,
     RungView,
     bracket_views,
-    by_shape,
     entry_levels,
     grouped_brackets,
     halt_words,
@@ -33,7 +32,6 @@ from hpo_core.views.rungs import (
 
 BAR = 24
 """Width of a bar."""
-_GAP = 2
 REDRAW_SECONDS = 0.5
 """Seconds between two drawings at least: their cost must not grow with the number of reports."""
 
@@ -256,7 +254,11 @@ class LiveBoard:
         """Show what the end of the study waits for, and how long already."""
         if self._live.is_started:
             self.notes.wait_for(words)
-            self._live.update(_Ending(self), refresh=True)
+            self._live.update(self, refresh=True)
+
+    def __rich__(self) -> Group:
+        """The board as of the moment at which it is drawn, once the study has ended."""
+        return self.board()
 
     def stop(self) -> None:
         """Leave the terminal; safe to call twice."""
@@ -273,16 +275,6 @@ class LiveBoard:
         return drawn_board(self._study, self.notes, self._console.width)
 
 
-class _Ending:
-    """A board whose study changes no more: drawn anew at each refresh, with the seconds of then."""
-
-    def __init__(self, board: LiveBoard) -> None:
-        self._board = board
-
-    def __rich__(self) -> Group:
-        return self._board.board()
-
-
 def drawn_board(study: Study, notes: BoardNotes, width: int) -> Group:
     """The board as of now, for a terminal of ``width`` characters."""
     head = Text.assemble((f"{study.name}  ", "bold"), notes.head())
@@ -297,7 +289,7 @@ class BoardNotes:
 
     def __init__(self, study: Study) -> None:
         self._study = study
-        self._pace = Pace(study)
+        self.pace = Pace(study)
         self._lines = ResultLines(study)
         self.last = ""
         self._end = ""
@@ -310,7 +302,7 @@ class BoardNotes:
 
     def wait_for(self, words: str) -> None:
         """Say from now on what the end of the study waits for, such as "writing the report"."""
-        now = self.elapsed()
+        now = self.pace.elapsed()
         self._done = (now if self._done is None else self._done[0]), words, now
 
     def take(self, report: Report, granted: list[Job]) -> list[str]:
@@ -318,16 +310,12 @@ class BoardNotes:
         self.last, *warnings = self._lines.lines(report, granted)
         return warnings
 
-    def elapsed(self) -> float:
-        """Seconds since the board began."""
-        return self._pace.elapsed()
-
     def end(self, error: BaseException | None) -> None:
         """Say from now on how the study ended."""
         halted = error is None or isinstance(error, KeyboardInterrupt)
         word = self._study.status if halted else f"ended by {type(error).__name__}"
         jobs = plural(self._study.state.completed_jobs, "job")
-        seconds = self.elapsed() if self._done is None else self._done[0]
+        seconds = self.pace.elapsed() if self._done is None else self._done[0]
         self._end = f"{word}: {jobs} done in {duration(seconds)}"
 
     def head(self) -> str:
@@ -337,10 +325,10 @@ class BoardNotes:
         if self._done is not None:
             seconds, words, since = self._done
             jobs = plural(self._study.state.completed_jobs, "job")
-            return f"{jobs} done in {duration(seconds)}; {words}, {self.elapsed() - since:.0f} s"
+            return f"{jobs} done in {duration(seconds)}; {words}, {self.pace.elapsed() - since:.0f} s"
         return (
             f"{self._study.state.completed_jobs} jobs done, {granted_words(self._study)}, "
-            f"{duration(self.elapsed())} elapsed{self._pace.eta_words()}"
+            f"{duration(self.pace.elapsed())} elapsed{self.pace.eta_words()}"
         )
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
@@ -361,9 +349,9 @@ class BoardNotes:
 
 
 def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
-    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together.
+    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each, many ones together.
 
-    In a narrow terminal columns are left out, the bar first: no number is ever cut.
+    In a terminal of less than 80 characters there is no bar.
 
     Args:
         ended: leave out what runs, since nothing does any more.
@@ -374,7 +362,10 @@ def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
     went = "went on" if is_stopping(study.spec) else "promoted"
     columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
     rows: list[tuple[list[str | ProgressBar], str]] = []
-    for view, rungs in _lines_of(views, whole=ended and len(views) <= FEW):
+    for view in grouped_brackets(views):
+        # of several brackets, what rests is summed up to one line, unless a few ones are shown for the last time
+        resting = several and view.state != "open" and not (ended and len(views) <= FEW)
+        rungs = [view.total] if resting else view.rungs
         whole = len(rungs) < len(view.rungs)
         for k, rung in enumerate(rungs):
             name = [view.name if k == 0 else ""] * several
@@ -387,21 +378,14 @@ def rung_table(study: Study, width: int = 80, *, ended: bool = False) -> Table:
             ]
             goes_on = not several or ended or view.state == "open"
             rows.append((cells, "" if rung.is_open and goes_on else "dim"))
-    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
-    kept = [k for k, column in enumerate(columns) if not (ended and column == "running")]
-    for column in ("", went, "running"):
-        if sum(sizes[k] + _GAP for k in kept) - _GAP > width and (at := columns.index(column)) in kept:
-            kept.remove(at)
+    left_out = [*(["running"] if ended else []), *([""] if width < 80 else [])]
+    kept = [k for k, column in enumerate(columns) if column not in left_out]
     table = Table(box=None, pad_edge=False, header_style="dim")
     for k in kept:
         table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
     for cells, style in rows:
         table.add_row(*(cells[k] for k in kept), style=style)
     return table
-
-
-def _size(cell: str | ProgressBar) -> int:
-    return len(cell) if isinstance(cell, str) else BAR
 
 
 def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[str | ProgressBar]:
@@ -416,28 +400,3 @@ def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool)
     if several and view.state != "open":
         running = view.state
     return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
-
-
-def _lines_of(views: Sequence[BracketView], *, whole: bool) -> Iterator[tuple[BracketView, list[RungView]]]:
-    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several.
-
-    Args:
-        whole: show every rung of every bracket.
-    """
-    if whole:
-        yield from ((view, view.rungs) for view in views)
-        return
-    shown = grouped_brackets(views)
-    if len(views) > len(shown):  # many: all that is to come in one line
-        coming = [view for view in views if view.state == "to come"]
-        shown = [view for view in shown if view.state != "to come"]
-        if coming:
-            longest = max(by_shape(coming), key=lambda view: len(view.rungs))
-            sums = BracketView([], "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
-            sums.numbers = sorted(number for view in coming for number in view.numbers)
-            for view in coming:
-                sums.rungs[0].add(view.total)
-            shown.append(sums)
-    for view in shown:
-        resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
-        yield view, [view.total] if resting else view.rungs

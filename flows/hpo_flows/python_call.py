@@ -31,7 +31,6 @@ from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import PackingSpec
-from hpo_core.spec.same_study import differing_setting
 from hpo_core.spec.sections import (
     CheckpointSpec,
     PrefectSpec,
@@ -44,8 +43,8 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
     WorkerRange,
 )
-from hpo_core.spec.sent_functions import folders_of, function_name, plain_name, short_name
-from hpo_core.spec.study_file import with_places
+from hpo_core.spec.sent_functions import folders_of, function_name
+from hpo_core.spec.study_file import differing_setting, with_places
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_core.tracking.trackers import Trackers
@@ -234,7 +233,7 @@ def tune(
             if known is not None and known.spec.objective != spec.objective:  # called alike, and pickled otherwise
                 log.warning(
                     "Study %r trains the function that it keeps. If you changed it since, "
-                    "hpo.resume(%r, objective=..., accept_changes=True) trains the new one.",
+                    "hpo.resume(%r, objective=...) trains the new one.",
                     spec.study,
                     spec.study,
                 )
@@ -275,7 +274,7 @@ def _recorded(place: Home, spec: StudySpec) -> Study | None:
     if difference := differing_setting(known.spec, spec):
         cure = "give this one another name"
         if difference.startswith("objective "):
-            call = f"hpo.resume({spec.study!r}, objective=..., accept_changes=True)"
+            call = f"hpo.resume({spec.study!r}, objective=...)"
             cure = f"{call} goes on with a changed function; or {cure}"
         raise SpecError(
             f"hpo.tune: resume = True would go on with study {spec.study!r}, which is another one: {difference}. "
@@ -289,7 +288,6 @@ def resume(
     name: str,
     *,
     objective: Callable[..., Any] | None = None,
-    accept_changes: bool = False,
     configs: int = 0,
     home: str | Path = "",
     journal: str | None = None,
@@ -304,10 +302,8 @@ def resume(
 
     Args:
         name: of the study; a script, a notebook or a command may have begun it.
-        objective: the function that the study is expected to train; one of another name is refused. It goes on with
-            the one that it keeps, unless ``accept_changes``.
-        accept_changes: train ``objective`` from now on, as a study of a function in a module trains what the module
-            holds at each resume. The journal says so.
+        objective: the function to train from now on, as a study of a function in a module trains what the module
+            holds at each resume; the journal says so. None: the one that the study keeps.
         configs: further configurations to ask for.
         cluster: where jobs train this time, in place of the cluster that the study names.
         force: take the study over from a controller that seems alive.
@@ -317,8 +313,10 @@ def resume(
     """
     check_callbacks("hpo.resume", callbacks)
     with _place(home, journal) as place:
-        changed = "" if objective is None else _changed(name, objective, place, accept=accept_changes)
+        if objective is not None:
+            check_objective(objective)
         settings, security = (None, None) if cluster is None else cluster_settings(cluster)
+        changed = "" if objective is None else function_name(objective)
         session = Session(
             place, name, force=force, extend=configs, objective=changed, cluster=settings, security=security
         )
@@ -372,11 +370,6 @@ def _drive(
 def _how_to_go_on(session: Session) -> str:
     if session.temporary:
         return f"Study {session.name!r} was interrupted; home=None kept nothing of it."
-    try:
-        with closing(session.home.read_journal()) as journal:
-            journal.info(session.name)
-    except HpoError:
-        return f"Study {session.name!r} had not begun."
     place = f", home={home!r}" if (home := _home_named(session)) else ""
     return (
         f"Study {session.name!r} was interrupted, and nothing is lost: hpo.resume({session.name!r}{place}) goes on, "
@@ -419,7 +412,7 @@ def exception_of(report: Report) -> Exception:
     """
     kind, _, words = report.message.partition(": ")
     known = getattr(builtins, kind, None)
-    types = [known] if isinstance(known, type) and issubclass(known, Exception) else _exceptions(kind)
+    types = [known] if isinstance(known, type) and issubclass(known, Exception) else [*_exceptions(kind)]
     error: Exception = ObjectiveError(report.message)
     if len(types) == 1:
         try:
@@ -436,16 +429,10 @@ def exception_of(report: Report) -> Exception:
     return error
 
 
-def _exceptions(name: str) -> list[type[Exception]]:
+def _exceptions(name: str, kind: type[Exception] = Exception) -> set[type[Exception]]:
     """The exceptions of this name that this process knows."""
-    found: set[type[Exception]] = set()
-    waiting: list[type[Exception]] = [Exception]
-    while waiting:
-        kind = waiting.pop()
-        new = set(kind.__subclasses__()) - found
-        found |= new
-        waiting += new
-    return [kind for kind in found if kind.__name__ == name]
+    found = {one for each in kind.__subclasses__() for one in _exceptions(name, each)}
+    return found | {kind} if kind.__name__ == name else found
 
 
 class _Callbacks(Observer):
@@ -465,22 +452,13 @@ class _Callbacks(Observer):
 # Where it lies, and what it trained before.
 
 
-def _refuse_child_import() -> None:
-    """Refuse a call from a script that a process which it started imports again.
-
-    Raises:
-        HpoError: this process does that at the moment.
-    """
+@contextmanager
+def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise HpoError(
             "hpo.tune is called while a process that the script started imports it again, and would start the study "
             'anew in each. Put what starts processes, and this call, below `if __name__ == "__main__":`.'
         )
-
-
-@contextmanager
-def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
-    _refuse_child_import()
     if home is not None:
         yield Home(home, journal)
         return
@@ -492,24 +470,3 @@ def _place(home: str | Path | None, journal: str | None) -> Iterator[Home]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _changed(name: str, objective: Callable[..., Any], home: Home, *, accept: bool) -> str:
-    """The name of the function to train from now on; empty: the study's own.
-
-    Raises:
-        SpecError: it is called otherwise, and that is not accepted.
-    """
-    check_objective(objective)
-    given = function_name(objective)
-    with closing(home.read_journal()) as journal:
-        recorded = Study.current_spec(name, journal).objective
-    if plain_name(recorded) != plain_name(given) and not accept:
-        raise SpecError(
-            f"hpo.resume: study {name!r} goes on with the training function that it began with, "
-            f"{short_name(recorded)}, and {short_name(given)} is given. "
-            "Leave objective out to go on with that one. accept_changes=True goes on with this one, whose results are "
-            "then compared with those so far; a new study, hpo.tune(..., "
-            f'warm_start={{"studies": ["{name}"]}}), only uses them.'
-        )
-    return given if accept and given != recorded else ""

@@ -1,4 +1,4 @@
-"""Progress of a study that Python drives: a board in the cell of a notebook or in a terminal, else lines."""
+"""Progress of a study, of a command or a call: a board in the cell of a notebook or in a terminal, else lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rich.console import Console
 
 from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import Job, Report
-from hpo_core.report.pictures import headline
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.terminal.output import SafeConsole
@@ -41,17 +40,19 @@ class ShownProgress:
     Args:
         name: of the study.
         on: False shows nothing.
+        console: of a command, which shows its result there at the end; None: standard error, or the notebook.
     """
 
-    def __init__(self, name: str, *, on: bool = True) -> None:
+    def __init__(self, name: str, *, on: bool = True, console: Console | None = None) -> None:
         self._name = name
         self._on = on
+        self._console = console
         self._cell: Cell | None = None
         self._board: NotebookBoard | LiveBoard | None = None
 
     def __enter__(self) -> ShownProgress:
-        if self._on and (shell := notebook_shell()) is not None:  # before the start, in the cell that asks for it
-            self._cell = Cell(shell)
+        if self._on and notebook_shell() is not None:  # before the start, in the cell that asks for it
+            self._cell = Cell()
             self._cell.show_words(self._name, "starts")
         return self
 
@@ -59,10 +60,12 @@ class ShownProgress:
         if self._cell is not None:
             self._board = NotebookBoard(study, self._cell)
             return self._board
-        console = SafeConsole(file=LossyStream(sys.stderr))
+        console = self._console or SafeConsole(file=LossyStream(sys.stderr))
         if console.is_terminal and _terminal.acquire(blocking=False):
-            self._board = LiveBoard(study, console, stays=True)
+            self._board = LiveBoard(study, console, stays=self._console is None)
             return self._board
+        if self._console is not None:
+            return PlainLines(study, lambda line: print(terminal_text(line), flush=True))
         return PlainLines(study, write_line, sparse=True)
 
     def wait_for(self, words: str) -> None:
@@ -109,13 +112,14 @@ if notebook_shell() is not None:  # else Optuna's import leaves tqdm's warning i
 class Cell:
     """An output of a notebook's cell that is drawn in place, from whatever thread; what fails there hurts nobody."""
 
-    def __init__(self, shell: Any) -> None:
-        self._shell = shell
+    def __init__(self) -> None:
         self._handle: Any = None
         self._failed = False
 
     def show_words(self, name: str, words: str) -> None:
         """A line in place of all."""
+        from hpo_core.report.pictures import headline
+
         self.show({"text/plain": f"{name} {words}", "text/html": headline(name, words)})
 
     def show(self, pictures: dict[str, str]) -> None:
@@ -133,13 +137,6 @@ class Cell:
         except Exception:  # the connection to the browser is no part of the study
             self._failed = True
             log.exception("the notebook does not show the study any more")
-
-    @property
-    def is_captured(self) -> bool:
-        """True if ``%%capture`` keeps every single drawing."""
-        from IPython.core.displaypub import CapturingDisplayPublisher
-
-        return isinstance(self._shell.display_pub, CapturingDisplayPublisher)
 
 
 class NotebookBoard:
@@ -159,7 +156,7 @@ class NotebookBoard:
         self.on_tick()
 
     def on_tick(self) -> None:
-        if time.monotonic() >= self._next and not self._cell.is_captured:
+        if time.monotonic() >= self._next:
             self._draw()
 
     def close(self) -> None:
@@ -168,8 +165,7 @@ class NotebookBoard:
     def wait_for(self, words: str) -> None:
         """Show what the end of the study waits for."""
         self._notes.wait_for(words)
-        if not self._cell.is_captured:
-            self._draw()
+        self._draw()
 
     def end(self, error: BaseException | None) -> None:
         """Show the last state, and how the study ended; it is what a saved notebook holds."""
@@ -177,7 +173,7 @@ class NotebookBoard:
         self._draw()
 
     def _draw(self) -> None:
-        self._next = time.monotonic() + min(redraw_seconds(self._notes.elapsed()), SLOWEST_SECONDS)
+        self._next = time.monotonic() + min(redraw_seconds(self._notes.pace.elapsed()), SLOWEST_SECONDS)
         console = Console(file=io.StringIO(), record=True, width=_WIDTH, force_jupyter=False, force_terminal=False)
         console.print(drawn_board(self._study, self._notes, _WIDTH))
         for words in self._warnings:

@@ -50,12 +50,12 @@ from hpo_core.spec.data import DATA_PARAMETER
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
-from hpo_core.tracking.model_build import Trained
+from hpo_core.tracking.run_artifacts import Trained
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.steps import step
+from hpo_flows.prefect_pages.tune_flow import step
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import run_study
 
@@ -215,7 +215,8 @@ class Retraining:
         run = self.registry.begin(begun, f"first champion of {self.model}", own)
         with self._failing(run):
             study = self._repeated(name, trial, f"{self.model}-{run.tags[KEY]}-first", own or None)
-            first = self.evaluate_first(study, name, self._asked, data=own, content=content)
+            seeds = ("first champion", study, self._asked)
+            first = self.evaluate_seeds(*seeds, searches=(name,), data=own, content=content)
             self.promote_first(run, first.card, name)
 
     @step("promote the first champion")
@@ -318,7 +319,8 @@ class Retraining:
     def _retrained(self, new: NewData, card: ModelCard, drift: Drift) -> Candidate:
         name = f"{self.model}-{new.key}-again"
         study = self._repeated(card.study, card.repeats[0].trial, name, new.place, after=drift)
-        return self.evaluate_challenger("trained again", study, card, new=new, searches=card.searches)
+        seeds = ("challenger trained again", study, card.evaluate)
+        return self.evaluate_seeds(*seeds, searches=card.searches, data=new.place, content=new.content)
 
     def _tuned(self, new: NewData, card: ModelCard, because: Drift | Branch) -> Candidate:
         name = f"{self.model}-{new.key}-tune"
@@ -328,7 +330,8 @@ class Retraining:
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
         best = self._repeated(name, found.best.trial, f"{self.model}-{new.key}-best", new.place, after=because)
-        return self.evaluate_challenger("tuned", best, card, new=new, searches=(name, *card.searches)[:5])
+        searches, seeds = (name, *card.searches)[:5], ("challenger tuned", best, card.evaluate)
+        return self.evaluate_seeds(*seeds, searches=searches, data=new.place, content=new.content)
 
     @step("promote")
     def promote(self, run: KnownRun, decision: Decision) -> tuple[int, str]:
@@ -390,25 +393,12 @@ class Retraining:
             raise HpoError(f"Study {name!r} did not reach its end ({reason}); nothing was changed. Start again.")
         return known
 
-    @step("evaluate the challenger {branch}")
-    def evaluate_challenger(
-        self, branch: str, study: Study, champion: ModelCard, *, new: NewData, searches: tuple[str, ...]
+    @step("evaluate the {who}")
+    def evaluate_seeds(
+        self, who: str, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str
     ) -> tuple[Candidate, str]:
-        """Evaluate all seeds of a challenger on the new data."""
-        card = self._card(study, champion.evaluate, searches=searches, data=new.place, content=new.content)
-        found = self._candidate(branch, card)
-        return found, f"{_mean(found.card, found.card.losses)} on the new data, {len(found.scores)} seeds"
-
-    @step("evaluate the first champion")
-    def evaluate_first(
-        self, study: Study, search: str, evaluate: str, *, data: str, content: str
-    ) -> tuple[Candidate, str]:
-        """Evaluate all seeds of the first champion on its own data."""
-        found = self._candidate("first", self._card(study, evaluate, searches=(search,), data=data, content=content))
-        return found, f"{_mean(found.card, found.card.losses)} on its own data, {len(found.scores)} seeds"
-
-    def _card(self, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
-        return ModelCard(
+        """Evaluate all seeds of a challenger, or of the first champion, on the data that they were trained on."""
+        card = ModelCard(
             study.spec.metric.name,
             study.spec.metric.mode,
             study.name,
@@ -419,6 +409,8 @@ class Retraining:
             repeats=tuple(map(Repeat, trials_of_repeats(study.spec, self.rules.repeats))),
             reference=(),
         )
+        found = self._candidate(who.removeprefix("challenger "), card)
+        return found, f"{_mean(found.card, found.card.losses)} on {data or 'its own data'}, {len(found.scores)} seeds"
 
     def _models(self, study: Study, card: ModelCard) -> list[TrainedModel]:
         name, spec = study.name, study.spec

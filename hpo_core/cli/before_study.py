@@ -183,7 +183,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Train in one go and with resumes, compare the bits, and name what differs and what is not saved."""
-    from hpo_core.training.resume_check import LENGTHS, check_resume
+    from hpo_core.training.resume_check import LONG, check_resume
 
     given, is_file = [*(params or ()), *(more_params or ())], ":" not in what or Path(what).exists()
     try:
@@ -205,7 +205,7 @@ def check(
             def say(what: str) -> None:
                 _say(f"  {what}")
 
-            most = LENGTHS[0] if longest is None else longest
+            most = LONG if longest is None else longest
             found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
             kept = request.setup.process == "kept"
     except HpoError as error:  # whatever its own exit code: 1 says that something differs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
@@ -17,7 +16,6 @@ from hpo_core.home import Home, checked_name
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.file_urls import settled_database
 from hpo_core.model.short_text import meant_or_known
 from hpo_core.replay.audit import damage_named
 from hpo_core.terminal.output import (
@@ -37,12 +35,10 @@ from hpo_core.views.formatting import duration
 def schedule(
     name: Name,
     trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
-    to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
     """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
-    from hpo_core.model.errors import StorageError
     from hpo_core.study import Study
     from hpo_core.views.lineage import read_lineage
 
@@ -57,14 +53,7 @@ def schedule(
                 )
             trial, resource = best.trial, best.resource
         found = lineage.schedule(trial, resource)
-    if to is None:
-        sys.stdout.write(found.to_json())
-        return
-    try:
-        found.to_json(to)
-    except OSError as error:
-        raise StorageError(f"{to} cannot be written: {error.strerror or error}. Choose another file.") from error
-    out.say(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials")
+    print_json({"study": name, "segments": msgspec.to_builtins(found)})
 
 
 def report(
@@ -157,13 +146,10 @@ def project(
 
 
 def import_study(
-    run: Annotated[str, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")],
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            "--tracking-uri", help="Tracking URI of that MLflow; default: MLFLOW_TRACKING_URI, or the home's."
-        ),
-    ] = None,
+    file: Annotated[
+        Path,
+        typer.Argument(help="Its journal: provenance/journal.jsonl.gz of its run in MLflow, or what hpo export wrote."),
+    ],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
     code: Annotated[
         list[Path] | None,
@@ -173,13 +159,12 @@ def import_study(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a study from its run in MLflow."""
+    """Restore a study from a copy of its journal."""
     from hpo_core.tracking.provenance_files import restore_study
 
     place = Home(home, journal)
-    uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
     folders = [str(folder.resolve()) for folder in code or [Path()]]
-    found = restore_study(place, run, tracking_uri=uri, name=name, code=folders)
+    found = restore_study(place, file, name=name, code=folders)
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
@@ -204,7 +189,8 @@ def history(
         hint = meant_or_known(objective, sorted({one.objective for one in every}))
         raise HpoError(f"hpo history: nothing was measured of {objective!r}; {hint}")
     if forget:
-        out.say(f"{kept.forget(found)} forgotten")
+        forgotten = Home(home, journal).open_journal().measurements.forget(found)
+        print_json({"forgotten": forgotten}) if as_json else out.say(f"{forgotten} forgotten")
         return
     needs = sorted(_needs(found), key=lambda need: (need["objective"], need["code"], -(need["memory"] or 0)))
     if as_json:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -45,9 +45,6 @@ from hpo_core.terminal.output import (
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hop_views import visit_lines
 from hpo_core.views.states import attempt_lines, trial_state, trial_story
-
-if TYPE_CHECKING:
-    from hpo_core.execution.enqueue_requests import EnqueueRequest
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
@@ -278,7 +275,7 @@ def enqueue(
 ) -> None:
     """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
     from hpo_core.execution.in_process import parse_params, read_params
-    from hpo_core.study.checked_requests import checked_configuration
+    from hpo_core.study.decider import checked_configuration
 
     place = Home(home, journal)
     source = place.read_journal()
@@ -292,10 +289,11 @@ def enqueue(
     out.say(f"enqueued in {name}: {json.dumps(given)}")
 
 
-def _write(home: Home, name: str, given: Params, skip_if_exists: bool) -> bool:
+def _write(home: Home, name: str, given: Params, skip_if_exists: bool, request: str | None = None) -> bool:
     try:
         with _claimed(home, name) as study:
-            study.enqueue(given, skip_if_exists=skip_if_exists)
+            if request not in study.state.requests:
+                study.enqueue(given, skip_if_exists=skip_if_exists, request=request)
     except StudyBusyError:
         return False
     return True
@@ -312,32 +310,15 @@ def _ask(home: Home, name: str, given: Params, skip_if_exists: bool, *, seconds:
             "its controller with --home, or enqueue once it is interrupted."
         )
     request = EnqueueRequest(folder, given, skip_if_exists=skip_if_exists)
-    try:
-        _await(request, home, name, given, skip_if_exists=skip_if_exists, seconds=seconds)
-    except KeyboardInterrupt:  # whoever ends the command does not expect the configuration to come later
-        request.withdraw()
-        raise
-
-
-def _await(
-    request: EnqueueRequest, home: Home, name: str, given: Params, *, skip_if_exists: bool, seconds: float
-) -> None:
     end = time.monotonic() + seconds
     while not request.wait(max(0.0, min(_ASK_SECONDS, end - time.monotonic()))):
-        late, ended = time.monotonic() >= end, not _is_driven(home, name)
-        if not (late or ended):
-            continue
-        if request.withdraw():
-            if ended and _write(home, name, given, skip_if_exists):
-                return
+        if not _is_driven(home, name) and _write(home, name, given, skip_if_exists, request.name):
+            request.remove()
+            return
+        if time.monotonic() >= end:
             raise HpoError(
-                f"Study {name!r} runs and did not take the configuration within {seconds:g} s; nothing was enqueued. "
-                "Does its controller have another home folder, or another version? Then enqueue once it is interrupted."
-            )
-        if late:
-            raise HpoError(
-                f"Study {name!r} took the request and did not answer within {seconds:g} s. If `hpo show {name}` has no "
-                "such configuration, `hpo resume` enqueues it first."
+                f"Study {name!r} runs and did not take the configuration within {seconds:g} s. It takes it when it "
+                f"looks again, or at `hpo resume {name}`: nothing is left to do. `hpo show {name}` shows it then."
             )
 
 

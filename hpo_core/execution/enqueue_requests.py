@@ -1,13 +1,11 @@
 """Configurations for a running study: one process asks, the controller enqueues.
 
-A request is a file in the study's folder, for a journal has one writer. The controller renames it before it enqueues
-it: then nobody can withdraw it. Its name goes into the journal with the configuration, so a controller that was killed
-in between enqueues it once.
+A request is a file in the study's folder, for a journal has one writer. Its name goes into the journal with the
+configuration, so whoever finds the file after that enqueues nothing again. It stays until a controller takes it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -23,7 +21,7 @@ from hpo_core.model.trial import Params
 from hpo_core.security.private_files import open_private, private_folder, write_private
 from hpo_core.study import Study
 
-_ASKED, _TAKEN, _REFUSED = ".asked", ".taken", ".refused"
+_ASKED, _REFUSED = ".asked", ".refused"
 _NAME = re.compile("[0-9]{20}-[0-9a-f]{32}")
 """Name of a request's file: time and number. It goes into the journal; files of other names are no requests."""
 LOOK_SECONDS = 0.1
@@ -44,10 +42,7 @@ class EnqueueRequests(Observer):
         """Refused, and could not be removed."""
 
     def on_tick(self) -> None:
-        for path in self._requests(_ASKED):
-            with contextlib.suppress(OSError):  # withdrawn, or something that cannot be taken
-                path.rename(path.with_suffix(_TAKEN))
-        for path in self._requests(_TAKEN):
+        for path in self._requests():
             refusal = self._enqueue(path)
             try:
                 if refusal:
@@ -57,8 +52,8 @@ class EnqueueRequests(Observer):
                 self._left.add(path)
                 logging.getLogger(__name__).warning("Request %s cannot be answered or removed: %s", path, error)
 
-    def _requests(self, suffix: str) -> list[Path]:
-        found = self._folder.glob(f"*{suffix}")
+    def _requests(self) -> list[Path]:
+        found = self._folder.glob(f"*{_ASKED}")
         return sorted(path for path in found if _NAME.fullmatch(path.stem) and path not in self._left)
 
     def _enqueue(self, path: Path) -> str:
@@ -106,7 +101,7 @@ class EnqueueRequest:
             HpoError: the controller refused it, with its reason.
         """
         end = time.monotonic() + seconds
-        while self._path.exists() or self._path.with_suffix(_TAKEN).exists():
+        while self._path.exists():
             if time.monotonic() >= end:
                 return False
             time.sleep(LOOK_SECONDS)
@@ -118,10 +113,9 @@ class EnqueueRequest:
             raise HpoError(reason)
         return True
 
-    def withdraw(self) -> bool:
-        """True if nobody had taken it; nobody will then."""
-        try:
-            self._path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
+    @property
+    def name(self) -> str:
+        return self._path.stem
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpo_core.execution.loop import Observer
 from hpo_core.execution.run_parts import RunParts
-from hpo_core.journal.measurements import QuietMeasurements
+from hpo_core.journal.protocol import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome

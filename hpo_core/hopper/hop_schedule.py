@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from operator import attrgetter
 
-from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, UnitEnd, Visiting
+from hpo_core.hopper.board import Board, HopWorker, PlannedUnit, UnitEnd, UnitTimes, Visiting
 from hpo_core.hopper.hop_policies import HopPolicy, Remaining
-from hpo_core.hopper.unit_times import UnitTimes
 
 OrdersByEpoch = Mapping[int, Sequence[int]]
 """Places of partitions in the order of the visits, by epoch."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from hpo_core.journal.measurements import MemoryMeasurements
-from hpo_core.journal.protocol import Owner, StudyInfo, unknown_study
+from hpo_core.journal.protocol import MemoryMeasurements, Owner, StudyInfo, unknown_study
 from hpo_core.model.errors import FencedError, JournalError, StudyBusyError, StudyExistsError
 from hpo_core.model.events import Entry
 

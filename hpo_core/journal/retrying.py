@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from hpo_core.journal.codec import encode_entry
-from hpo_core.journal.measurements import Measurements
-from hpo_core.journal.protocol import Journal, Owner, StudyInfo
+from hpo_core.journal.protocol import Journal, Measurements, Owner, StudyInfo
 from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError, StudyExistsError
 from hpo_core.model.events import Entry
 from hpo_core.model.stopwatch import Stopwatch

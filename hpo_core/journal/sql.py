@@ -180,7 +180,7 @@ class SqlJournal:
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self.measurements = SqlMeasurements(self._engine, self._reader, self._translated)
-            """Needs of jobs, see :mod:`hpo_core.journal.measurements`."""
+            """Needs of jobs, see :mod:`hpo_core.journal.protocol`."""
             self._set_up()
 
     def _set_up(self) -> None:

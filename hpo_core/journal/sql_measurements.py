@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from hpo_core.journal.measurements import PER_KEY, PER_OBJECTIVE
+from hpo_core.journal.protocol import PER_KEY, PER_OBJECTIVE
 from hpo_core.model.devices.measurement import Measurement
 
 log = logging.getLogger("hpo.history")

@@ -93,11 +93,12 @@ class Holdings:
             above = self.folder.resolve(strict=True)
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
             return Held(frozenset(), {name: self._gone(name) for name in sorted(self._once_held)})
-        names, problems = set(), {}
+        names, problems, read = set(), {}, set()
         doubted = frozenset(self._doubted)  # others may come while these are read
         for file in self._files:
             try:
                 problem, seen = self._problem(file, above, read=file.name in doubted)
+                read.add(file.name)
             except (FileNotFoundError, NotADirectoryError):
                 if file.name in self._once_held:
                     problems[file.name] = self._gone(file.name)
@@ -112,7 +113,7 @@ class Holdings:
                 if file.bytes is not None or file.digest is not None:
                     self.signatures[file.name] = seen
         self._once_held |= names
-        self._doubted -= doubted & names
+        self._doubted -= doubted & read
         return Held(frozenset(names), problems)
 
     def doubt(self, name: str) -> None:

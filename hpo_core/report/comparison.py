@@ -277,8 +277,8 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
         "Quality and cost",
         f"Best values are of {text(comparison.metric)}. Resource: units of training in all. Worker time: of all "
         "attempts, failed ones too. Utilization: worker time over the slots offered.",
-        (_facts_table(facts["groups"]) if len(comparison.studies) > len(names) else "")
-        + _facts_table(facts["studies"], ("params", "jobs")),
+        (table(*facts_table(facts["groups"]), 1000) if len(comparison.studies) > len(names) else "")
+        + table(*facts_table(facts["studies"], ("params", "jobs")), 1000),
     )
     about = f"{' / '.join(map(escape, names))} · {text(wanted)}{several}"
     head = f'<header><h1>{len(comparison.studies)} studies side by side</h1><p class="about">{about}</p></header>'
@@ -295,7 +295,8 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 _TITLES = {"group": "search", "seconds": "wall time", "worker_seconds": "worker time", "studies": "seeds"}
 
 
-def _facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> str:
+def facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
+    """Titles and cells of a table of facts."""
     names = [name for name in rows[0] if name not in hidden]
 
     def cell(name: str, value: Any) -> str:
@@ -303,8 +304,7 @@ def _facts_table(rows: Sequence[dict[str, Any]], hidden: Sequence[str] = ()) -> 
             return "–" if value is None else value
         return _SHOWN[name](value) if name in _SHOWN else number(value)
 
-    cells = [[cell(name, row[name]) for name in names] for row in rows]
-    return table([_TITLES.get(name, name) for name in names], cells, 1000)
+    return [_TITLES.get(name, name) for name in names], [[cell(name, row[name]) for name in names] for row in rows]
 
 
 def _over_resource_and_time(comparison: Comparison) -> list[Figure | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import math
 import warnings
@@ -58,12 +57,6 @@ class Importances:
     @property
     def results(self) -> int:
         return len(self.study.trials)
-
-
-def prepare() -> None:
-    """Import what importances need ahead of time: it takes seconds."""
-    with contextlib.suppress(ImportError):  # said by whoever needs it
-        importlib.import_module("optuna.importance")
 
 
 def importances(series: Series) -> Importances | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
@@ -30,7 +30,7 @@ from hpo_core.report.style import (
     word,
 )
 from hpo_core.views.formatting import number
-from hpo_core.views.lineage import Birth, Lineage
+from hpo_core.views.lineage import Birth, Lineage, Segment
 
 FITNESS_DOTS, SCHEDULE_DOTS = 4_000, 1_500
 """Trials drawn in the figure of fitness, and in each row of the schedules."""
@@ -169,8 +169,9 @@ def schedules(series: Series) -> Figure | None:
     except HpoError:  # a journal that was cut in the middle of its past
         return None
     space = series.study.spec.search_space().parameters
-    changing = [name for name in space if name in found.names and len(found.values(name)) > 1]
-    constant = [f"{text(name)} = {word(found.values(name)[0][2])}" for name in found.names if name not in changing]
+    values = {name: _values(found, name) for name in dict.fromkeys(name for one in found for name in one.params)}
+    changing = [name for name in space if len(values.get(name, ())) > 1]
+    constant = [f"{text(name)} = {word(each[0][2])}" for name, each in values.items() if name not in changing]
     if not changing:
         return None
     names = changing[:ROWS]
@@ -180,7 +181,7 @@ def schedules(series: Series) -> Figure | None:
     title = f"trial {best.trial} and its ancestors"
     for row, name in enumerate(names):
         key, (place, side) = axis_key(row), _side(name, space[name])
-        shape[f"xaxis{key}"] |= axis("resource trained for" * (row == len(names) - 1), range=[0, found.end])
+        shape[f"xaxis{key}"] |= axis("resource trained for" * (row == len(names) - 1), range=[0, found[-1].end])
         shape[f"yaxis{key}"] |= side
         dots = [
             (0.5 * (t.base + t.resource), place(value), f"trial {t.number}: {text(name)} = {word(value)}")
@@ -189,7 +190,7 @@ def schedules(series: Series) -> Figure | None:
             for value in [t.params[name]]
         ]
         line: list[Point] = []
-        for start, end, value in found.values(name):
+        for start, end, value in values[name]:
             if line and line[-1][0] != start:  # inactive in between
                 line.append(GAP)
             words = f"{text(name)} = {word(value)} from {start:,} to {end:,}"
@@ -202,12 +203,24 @@ def schedules(series: Series) -> Figure | None:
     same = f" Unchanged: {', '.join(constant)}." if constant else ""
     left_out = f" {len(changing) - ROWS} more parameters are left out." if len(changing) > ROWS else ""
     caption = (
-        f"The orange line is what trial {best.trial} and its ancestors were trained with, {len(found.segments)} trials "
-        f"one after the other; dots are what the population tried.{same}{left_out} A plain script can train along it: "
-        f"<code>Schedule.from_json(path).at(step)</code>."
+        f"The orange line is what trial {best.trial} and its ancestors were trained with, {len(found)} trials "
+        f"one after the other; dots are what the population tried.{same}{left_out} A plain script can train along what "
+        f"<code>hpo schedule {text(series.study.spec.study)}</code> prints."
     )
     height = shape.pop("height") + 80
     return Figure("schedules", "Schedules that led to the best result", caption, data, layout(height, **shape))
+
+
+def _values(segments: Sequence[Segment], name: str) -> list[tuple[int, int, Any]]:
+    # Of one parameter, equal neighbours joined; left out where it is inactive.
+    found: list[tuple[int, int, Any]] = []
+    for one in segments:
+        if name in one.params:
+            start, value = one.start, one.params[name]
+            if found and found[-1][1] == start and repr(found[-1][2]) == repr(value):
+                start = found.pop()[0]
+            found.append((start, one.end, value))
+    return found
 
 
 def _side(name: str, parameter: Parameter) -> tuple[Callable[[Any], float | None], dict[str, Any]]:

@@ -19,14 +19,13 @@ from hpo_core.model.events import (
     StudyHalted,
 )
 from hpo_core.report.curves import front_figure, front_table, incumbent, learning_curves
-from hpo_core.report.device_figures import device_loads, device_table, pool_slots
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.ladder import ladder_figure, rung_section
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
-from hpo_core.report.timelines import hop_figure, jobs_over_time
+from hpo_core.report.timelines import device_loads, device_table, hop_figure, jobs_over_time, pool_slots
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
 from hpo_core.views.device_use import granted_words

@@ -14,6 +14,10 @@ from hpo_core.views.formatting import number, quantile
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+from html import escape, unescape
+
+import plotly.graph_objects as go
+import plotly.io
 
 BEST, FAILED, LOST, RUNNING, CANDIDATE = "#e8590c", "#d6336c", "#868e96", "#d0ebff", "#f2b84b"
 BLUE, NAVY, GREEN = "#1c6dd0", "#0b2f6b", "#0a7d55"
@@ -56,7 +60,7 @@ class Figure:
 
     def plotly(self) -> go.Figure:
         """The figure apart from a page, for a script or a notebook, with its title."""
-        from hpo_core.report.notebook_figure import NotebookFigure  # takes a third of a second
+        from hpo_core.report.style import NotebookFigure  # takes a third of a second
 
         title = {"text": html.escape(self.title), "y": 0.99, "yanchor": "top"}
         margin = self.layout["margin"] | {"t": self.layout["margin"]["t"] + 40}
@@ -305,3 +309,33 @@ def word(value: object, most: int = 24) -> str:
     if value is None:
         return "–"
     return number(value) if isinstance(value, float) else text(value, most)
+
+
+_FALLBACK = '<iframe title="{title}" srcdoc="{page}" width="100%" height="{height}" style="border:0"></iframe>'
+_DATA_ALONE = "plotly_mimetype"
+"""Plotly's choice in Jupyter: data for the server's extension and nothing else, so a blank cell without it."""
+
+
+class NotebookFigure(go.Figure):  # type: ignore[misc]
+    """A figure with a page and a sentence beside its data, for programs that cannot draw the data.
+
+    The page loads plotly.js (5 MB) from ``cdn.plot.ly``, as Plotly's own ``notebook_connected``: each figure of a saved
+    notebook would hold it otherwise. Without a network: ``plotly.io.renderers.default = "notebook"``.
+    """
+
+    def _repr_mimebundle_(self, *arguments: Any, **settings: Any) -> dict[str, Any]:
+        found = dict(super()._repr_mimebundle_(*arguments, **settings))
+        title = self.layout.title.text or "figure"
+        if plotly.io.renderers.default == _DATA_ALONE:
+            page = self.to_html(include_plotlyjs="cdn")
+            height = int(self.layout.height or 450) + 20
+            found["text/html"] = _FALLBACK.format(title=title, page=escape(page), height=height)
+        return found | {"text/plain": f"{unescape(title)} ({len(self.data)} traces; drawn by Plotly)"}
+
+    def _ipython_display_(self) -> None:
+        if plotly.io.renderers.default != _DATA_ALONE:
+            super()._ipython_display_()
+            return
+        from IPython.display import display
+
+        display(self._repr_mimebundle_(), raw=True)

@@ -23,8 +23,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.retraining.promotion_policy import Drift, ExampleLosses, Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
-from hpo_core.tracking.model_build import Trained
-from hpo_core.tracking.run_artifacts import WEIGHTS, loading_words, write_model
+from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_model
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
 

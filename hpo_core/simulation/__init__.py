@@ -1,9 +1,8 @@
 """The same study, method and journal code on a virtual clock."""
 
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker, make_workers
-from hpo_core.simulation.analytic import AnalyticCurves
-from hpo_core.simulation.simulation import Simulation
-from hpo_core.simulation.tabulated_curves import CurveTable, TableSampler
+from hpo_core.simulation.learning_curves import AnalyticCurves, CurveTable, TableSampler
+from hpo_core.simulation.repeats import Simulation
 
 __all__ = [
     "AnalyticCurves",

@@ -16,7 +16,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.replay.audit import damage_named
-from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.learning_curves import AnalyticCurves
 from hpo_core.simulation.past import RULES, PastCurves, PastStudy, read_past
 from hpo_core.simulation.repeats import (
     LINEAR,
@@ -60,8 +60,8 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
     if len(alternatives.get(("search", "method"), ())) > 1:
         combinations = list(dict.fromkeys(map(_fitting, combinations)))
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
-    if len(specs) * max(1, len(asked)) > MOST_SCENARIOS:
-        raise SpecError(f"That makes {len(specs) * len(asked)} combinations; ask for at most {MOST_SCENARIOS} at once.")
+    if (asked_for := len(specs) * max(1, len(asked))) > MOST_SCENARIOS:
+        raise SpecError(f"That makes {asked_for} combinations; ask for at most {MOST_SCENARIOS} at once.")
     faults = Faults(stragglers=question.stragglers, drops=question.drops)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
     found = []

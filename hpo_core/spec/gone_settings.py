@@ -44,7 +44,6 @@ GONE = (
     GoneSetting("space.*.static", "list the parameter in search.static (pbt)"),
     GoneSetting("space.*.weights", "all choices are drawn alike", (None,)),
     GoneSetting("scaling.most", "name the sizes in scaling.speedups", (None,)),
-    GoneSetting("scaling.efficiency", "a size has to reach 75 % of linear", (0.75,)),
     GoneSetting(
         "training.max_lost", "give training: {retries: {lost: N}} instead, after which the study halts", (3,)
     ),

@@ -1,4 +1,4 @@
-"""Reads modules from their source: the names that one binds, and by what; the files of a training function's code.
+"""Reads modules from their source: who defines a name; the files of a training function's code.
 
 Nothing is imported or run.
 """
@@ -32,65 +32,27 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-_DYNAMIC = frozenset({"globals", "locals", "vars", "exec", "__path__"})
-"""Names in modules that may have what is nowhere in their text; the attribute ``modules`` (of ``sys``) is another."""
-
-
 class ModuleSource:
-    """The top level of a module: what its own statements bind, also below ``if``, ``try`` and the like."""
+    """The text of a module, and what it says of names."""
 
     def __init__(self, spec: ModuleSpec, text: str) -> None:
-        self.module = spec.name
-        self.file = spec.origin or spec.name
-        self.package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
-        self.bindings: dict[str, list[ast.AST]] = {}
-        """By name: the nodes that bind it."""
-        self.stars: list[str] = []
-        """Modules of ``from module import *``."""
-        self._tree = syntax_tree(text, self.file)
-        self._read(self._tree)
+        self.tree = syntax_tree(text, spec.origin or spec.name)
 
-    def may_have(self, name: str) -> bool:
-        """True if the module may have this name without a statement of its own that binds it."""
-        return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
+    def definition(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
+        """The one statement of the module that binds this name, where that is a ``def`` or ``class`` at its top."""
+        makers = [node for node in ast.walk(self.tree) if _may_bind(node, name)]
+        found = makers[0] if len(makers) == 1 and makers[0] in self.tree.body else None
+        return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else None
 
-    def is_global(self, name: str) -> bool:
-        return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
 
-    def is_dynamic(self) -> bool:
-        """True if it may make names, or find modules below it, that its text does not show."""
-        return any(
-            (isinstance(node, ast.Name) and node.id in _DYNAMIC)
-            or (isinstance(node, ast.Attribute) and node.attr == "modules")
-            for node in ast.walk(self._tree)
-        )
-
-    def imported_from(self, node: ast.ImportFrom) -> str:
-        return imported_from(node, self.package)
-
-    def _bind(self, name: str, node: ast.AST) -> None:
-        self.bindings.setdefault(name, []).append(node)
-
-    def _read(self, parent: ast.AST) -> None:
-        for node in ast.iter_child_nodes(parent):
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    self._bind(name, node)
-                case ast.ImportFrom(names=[ast.alias(name="*")]):
-                    self.stars.append(self.imported_from(node))
-                case ast.Import(names=names) | ast.ImportFrom(names=names):
-                    for alias in names:
-                        self._bind(alias.asname or alias.name.partition(".")[0], node)
-                case ast.Name(id=name, ctx=ast.Store()):
-                    self._bind(name, node)
-                case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                    pass  # names of their own
-                case ast.AnnAssign(value=None):
-                    pass  # a type alone
-                case _:
-                    if isinstance(part := getattr(node, "name", getattr(node, "rest", None)), str):
-                        self._bind(part, node)  # an exception, or part of a pattern
-                    self._read(node)
+def _may_bind(node: ast.AST, name: str) -> bool:
+    if isinstance(node, ast.alias):
+        return name == (node.asname or node.name.partition(".")[0])
+    if isinstance(node, ast.Name):
+        return node.id == name and not isinstance(node.ctx, ast.Load)
+    if isinstance(node, ast.Global):
+        return name in node.names
+    return name in (getattr(node, "name", None), getattr(node, "rest", None))
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:

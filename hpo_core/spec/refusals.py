@@ -13,7 +13,7 @@ from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.parameter import clash
 from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Outcome, Params
-from hpo_core.spec.sections import EFFICIENCY, AddressClusterSpec
+from hpo_core.spec.sections import AddressClusterSpec
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -223,7 +223,8 @@ def _is_shared(spec: StudySpec) -> bool:
 
 def least_slots(spec: StudySpec) -> int:
     gang = spec.training.gang
-    given = [ranks for ranks, gain in spec.scaling.speedups.items() if gain >= EFFICIENCY * ranks]
+    scaling = spec.scaling
+    given = [ranks for ranks, gain in scaling.speedups.items() if gain >= scaling.efficiency * ranks]
     return min(given, default=2) if gang == "auto" else gang
 
 

@@ -286,8 +286,6 @@ class TrackingSpec(Part):
 
 
 MOST_RANKS = 1024
-EFFICIENCY = 0.75
-"""A gang of g ranks trains at least so many times g as fast as one; larger ones are not used."""
 
 
 class ScalingSpec(Part):
@@ -296,6 +294,12 @@ class ScalingSpec(Part):
     Without ``speedups`` they follow from times that the study itself measures.
     """
 
+    efficiency: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="A gang of g ranks trains at least efficiency * g times as fast as one; larger ones are not used.",
+    )
     speedups: dict[int, float] = Field(
         default_factory=dict,
         description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used, "
@@ -312,10 +316,10 @@ class ScalingSpec(Part):
                     f"speedups[{ranks}] = {speedup} must be above 0 and at most {ranks}: so many times as fast as one "
                     "rank"
                 )
-        if self.speedups and all(gain < EFFICIENCY * ranks for ranks, gain in self.speedups.items()):
+        if self.speedups and all(gain < self.efficiency * ranks for ranks, gain in self.speedups.items()):
             raise ValueError(
-                f"speedups: no size reaches {EFFICIENCY:.0%} of linear, so no trial could ever grow; set training.gang "
-                "to 1"
+                f"speedups: no size reaches efficiency = {self.efficiency}, so no trial could ever grow; lower "
+                "efficiency, or set training.gang to 1"
             )
         return self
 

@@ -16,7 +16,9 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import shortened, shown
+from hpo_core.model.space.parameter import flattened
 from hpo_core.search.registry import settings_class
+from hpo_core.spec.sent_functions import names_value, plain_name
 from hpo_core.spec.study_spec import StudySpec
 from hpo_core.spec.study_yaml import CORE
 
@@ -109,29 +111,6 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         return with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
         raise SpecError(f"{where}: a path in pythonpath or data.folder leads nowhere ({error}); mend it.") from None
-
-
-def read_configurations(text: str) -> list[Any]:
-    """Configurations from the command line: one or a list, as YAML or JSON, or the path of such a file.
-
-    Raises:
-        SpecError: it is neither, or there is no such file.
-
-    >>> read_configurations("{lr: 1e-3}")
-    [{'lr': 0.001}]
-    """
-    try:
-        inline = text.lstrip()[:1] in ("{", "[")
-        data = read_yaml(text)[0] if inline else _read(Path(text))[0]
-    except yaml.YAMLError as error:
-        raise SpecError(f"--start-with {shown(text)}: is no YAML ({error}). Write {{name: value, ...}}.") from None
-    found = data if isinstance(data, list) else [data]
-    if not all(isinstance(one, dict) for one in found):
-        raise SpecError(
-            f"--start-with {shown(text)}: holds {shown(data)} where a configuration or a list of them belongs; write "
-            "{name: value, ...}."
-        )
-    return found
 
 
 def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
@@ -278,3 +257,24 @@ def _key(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a key is a list or a mapping; keys are text")
     return str(node.value)
+
+
+_MAY_DIFFER = ("study", "cluster", "data", "pythonpath", "prefect", "tracking", "warm_start")
+"""Settings that say where a study runs and is shown, and those that a study fills in when it begins."""
+
+
+def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
+    """The first setting that is another one in the second description, with both values; empty: none.
+
+    Functions by value are the same where they are called alike: a study goes on with the one that it keeps.
+    """
+    ours, theirs = (flattened(spec.plain()) for spec in (recorded, given))
+    for name in dict.fromkeys([*ours, *theirs]):
+        before, now = (_compared(one.get(name, "not set")) for one in (ours, theirs))
+        if before != now and name.partition(".")[0] not in _MAY_DIFFER:
+            return f"{name} is {shortened(str(before))} there and {shortened(str(now))} here"
+    return ""
+
+
+def _compared(value: Any) -> Any:
+    return plain_name(value) if isinstance(value, str) and names_value(value) else value

@@ -153,7 +153,14 @@ class StudyState:
                 trial.condemned |= {event.resource}
                 trial.removed += (event,)
             case TrialStopped():
-                self.trials[event.trial].stopped = event
+                self.losses.forget(event.trial, stays=False)
+                trial = self.trials[event.trial]
+                trial.stopped = event
+                if trial.running:
+                    assert trial.granted is not None
+                    self._no_longer_runs(trial, trial.granted.target)
+                if event.trial in self.waiting:
+                    self.waiting.remove(event.trial)
             case TrialAbandoned():
                 self.losses.forget(event.trial, stays=False)
                 self.trials[event.trial].abandoned = event

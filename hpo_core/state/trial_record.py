@@ -97,7 +97,7 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def waiting(self) -> bool:
-        return bool(self.failures) and not self.running and self.abandoned is None
+        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
 
 
 def is_complete(result: JobCompleted) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from hpo_core.model.events import JobGranted
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
-from hpo_core.spec.sections import EFFICIENCY, ScalingSpec
+from hpo_core.spec.sections import ScalingSpec
 from hpo_core.state import StudyState
 
 
@@ -39,7 +39,7 @@ def _rounds(ranks: int) -> int:
     return (ranks - 1).bit_length()
 
 
-def kappa(gains: Mapping[int, float], efficiency: float = EFFICIENCY) -> int:
+def kappa(gains: Mapping[int, float], efficiency: float = 0.75) -> int:
     """The largest number of GPUs whose speed-up is at least ``efficiency`` of linear; 1 where there is none.
 
     >>> kappa({2: 1.9, 4: 3.4, 8: 5.0}), kappa({2: 1.9, 4: 3.4, 8: 5.0}, 0.9)
@@ -57,7 +57,7 @@ class GangSizes:
     """Ranks of a study's jobs: the same for all.
 
     Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
-    (:mod:`hpo_core.hopper.unit_times`).
+    (:mod:`hpo_core.hopper.board`).
     """
 
     def __init__(self, fixed: int, method: SearchMethod) -> None:
@@ -122,12 +122,12 @@ class GrowingGangSizes(GangSizes):
         most = max(1, slots)
         if scaling.speedups:
             given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
-            return kappa(given)
+            return kappa(given, scaling.efficiency)
         measured = state.speeds.relative if state.speeds is not None else {}
         most = min(most, 2 * max(measured, default=1))
         if len(measured) < 2:
             return most
-        return kappa(measured_speedups(measured, doublings(most)))
+        return kappa(measured_speedups(measured, doublings(most)), scaling.efficiency)
 
     def demanded(self, slots: int) -> int:
         return self.largest(slots)
@@ -138,7 +138,8 @@ class GrowingGangSizes(GangSizes):
     def words(self) -> str:
         scaling, speeds = self._scaling, self._state.speeds
         largest = self.largest(max(2, self._state.capacity))
-        found = f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {EFFICIENCY:.0%} of linear"
+        least = f"at least {scaling.efficiency:.0%} of linear"
+        found = f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} ({least}"
         if scaling.speedups:
             return f"{found}, speed-ups given)"
         times = ", ".join(

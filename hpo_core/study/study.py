@@ -47,13 +47,13 @@ from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Finish
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent
-from hpo_core.study.checked_requests import (
+from hpo_core.study.decider import (
+    Decider,
     check_abandoned,
     checked_configuration,
     is_known,
     told_report,
 )
-from hpo_core.study.decider import Decider
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.parts import StudyParts
 

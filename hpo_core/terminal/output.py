@@ -54,7 +54,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
-from hpo_core.views.states import study_word
+from hpo_core.views.states import grid_states, study_word
 from hpo_core.views.summary import (
     FrontMember,
     StudySummary,
@@ -291,6 +291,8 @@ def _print_state(study: Study, status: str, summary: StudySummary, as_of: str = 
         say_facts([("halted", halt_words(study.spec, study.state.halted))], "yellow")
     elif study.state.exhausted:
         out.say(exhausted_words(study), style="yellow")
+    if (states := grid_states(study)) is not None:
+        say_facts([("grid", ", ".join(f"{count:,} {state}" for state, count in states.items() if count))])
 
 
 def _print_failures(study: Study, folder: Path) -> None:
@@ -390,12 +392,13 @@ def _device_uses(study: Study) -> list[DeviceUse]:
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:
-    """``devices``: those that jobs shared; ``hops``: of models.
+    """``grid``: configurations in each state; ``devices``: those that jobs shared; ``hops``: of models.
 
     As far as there are any.
     """
     uses: list[dict[str, Any]] = msgspec.to_builtins(_device_uses(study))
     found = {
+        "grid": grid_states(study),
         "devices": [{key: value for key, value in use.items() if key != "load"} for use in uses],
         "ratios": msgspec.to_builtins(measured_ratios(study)),
         "hops": plain_hops(study),

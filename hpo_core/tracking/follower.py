@@ -37,7 +37,7 @@ from hpo_core.security.masking import add_secrets_of, mask_logs, without_credent
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_projection import MlflowProjection, ProcessLock, ProjectionBusyError
-from hpo_core.tracking.provenance_files import note_version
+from hpo_core.tracking.provenance_files import CodeVersion
 from hpo_core.tracking.tracker_links import incomplete_copies, reason_of
 
 
@@ -124,7 +124,7 @@ class Follower:
     @property
     def pause(self) -> float:
         """Seconds until the next attempt is worth it, beyond the usual interval."""
-        return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
+        return min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 20)) if self._failures else 0.0
 
     @property
     def absent_seconds(self) -> float:
@@ -141,7 +141,7 @@ class Follower:
         name = self.projection.study_name
         try:
             spec = Study.current_spec(name, self.journal)
-            note_version(self.projection.study_folder, spec, self.journal.info(name).entries)
+            self.projection.version = None if spec.objective is None else CodeVersion.here(spec)
         except Exception as error:  # the copy of the numbers is worth more
             log.warning("study %r: the version of its code was not noted (%s).", name, reason_of(error))
 

@@ -33,7 +33,7 @@ from hpo_core.tracking.mlflow_runs import (
     trial_run_status,
     trial_tags,
 )
-from hpo_core.tracking.provenance_files import ProvenanceUpload
+from hpo_core.tracking.provenance_files import CodeVersion, ProvenanceUpload
 from hpo_core.tracking.run_artifacts import (
     BEST_FOLDER,
     MODEL_TAG,
@@ -47,7 +47,6 @@ from hpo_core.tracking.tracker_links import (
     CopyProgress,
     ProjectionPlace,
     note_progress,
-    reason_of,
     run_url,
     write_place,
 )
@@ -56,10 +55,6 @@ CHUNK = 500
 """Entries taken in at once while catching up."""
 _NOTED_SECONDS = 0.5
 """Time between two notes of how far it is."""
-_EVERY = 60.0
-"""Seconds between two uploads of files while the study runs."""
-_SHARE = 50
-"""An upload that took a second is not repeated within so many."""
 
 log = logging.getLogger(__name__)
 
@@ -115,9 +110,10 @@ class MlflowProjection:
         self._client = client
         self._opened: RunStore | None = None
         self._noted = ""
-        self._files_due = 0.0
         self._anew = False
         """A rebuild is under way."""
+        self.version: CodeVersion | None = None
+        """Code and packages of the study's controller, until they are uploaded."""
         self._copied = 0
         self._noted_at = 0.0
         self._begin_anew()
@@ -301,8 +297,6 @@ class MlflowProjection:
                 self.note()
             self._write_trial(store, number, parent)
         self._write_study(store, parent)
-        if self.has_controller and time.monotonic() >= self._files_due:
-            self._write_files(store, parent)
         self._note_place(store)
 
     def _write_end(self) -> None:
@@ -313,7 +307,8 @@ class MlflowProjection:
             return
         write_tables(store, self._parent, fold)
         write_files(store, self._parent, fold, self.study_folder)
-        self._provenance.write(store, self._parent, fold.spec, self.study_folder)
+        self._provenance.write(store, self._parent, fold.spec, self.version)
+        self.version = None
         status = study_run_status(fold, has_controller=False)[1]
         tags = self._study_tags(self._parent, status)  # how the best model is loaded
         store.log(self._parent, points=cost_points(fold), tags=tags)
@@ -365,16 +360,6 @@ class MlflowProjection:
             write_place(self.study_folder, ProjectionPlace(uri, store.experiment_id, run_id, url))
         except OSError as error:
             log.warning("study %r: the link to MLflow was not noted (%s).", self.study_name, error)
-
-    def _write_files(self, store: RunStore, parent: KnownRun) -> None:
-        # The provenance while the study runs; where that fails, the numbers go on without it.
-        began = time.monotonic()
-        try:
-            self._provenance.write(store, parent, self.fold.spec, self.study_folder)
-        except Exception as error:
-            log.warning("study %r: its files were not copied to MLflow now (%s).", self.study_name, reason_of(error))
-        now = time.monotonic()
-        self._files_due = now + max(_EVERY, _SHARE * (now - began))
 
 
 class ProcessLock:

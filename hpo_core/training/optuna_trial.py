@@ -16,7 +16,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -212,24 +212,16 @@ def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
     if not inspect.isclass(found):
         return found
     name = found.__name__
-    if not any("__call__" in vars(base) for base in found.__mro__):
-        raise ObjectiveError(f"{name} is a class without __call__(self, trial), so it is no objective.")
     try:
-        signature = inspect.signature(found)
-    except ValueError:  # a class in C that does not tell
-        signature = inspect.Signature()
-    needed = [
-        item.name
-        for item in signature.parameters.values()
-        if item.default is item.empty and item.kind not in (item.VAR_POSITIONAL, item.VAR_KEYWORD)
-    ]
-    if needed:
-        made = f"{name}({', '.join(f'{argument}=...' for argument in needed)})"
+        made = found()
+    except TypeError as error:
         raise ObjectiveError(
-            f"{name} is a class that needs {', '.join(needed)}. Give an object of it, {made}; a study file names one "
-            f"that its module has made: `objective = {made}`."
-        )
-    return cast(Callable[[Any], Any], found())
+            f"{name} is a class, and {name}() failed: {error}. Give an object of it; a study file names one that its "
+            f"module has made: `objective = {name}(...)`."
+        ) from error
+    if not callable(made):
+        raise ObjectiveError(f"{name} is a class without __call__(self, trial), so it is no objective.")
+    return made
 
 
 def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:

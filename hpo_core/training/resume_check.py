@@ -5,7 +5,7 @@ through checkpoint files, with the code that a study uses. Two processes import 
 counts too. With ``process: kept`` it trains again in one process that stays: with resumes, then at once.
 
 State that changes late (a patience that runs out, a schedule with a warm-up) is lost unseen in a short training. So
-where nobody says how far to train, three steps are followed by as many as take a minute, at most 27.
+where nobody says how far to train, 27 steps follow the first three if they take less than a minute.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from hpo_core.checkpoints import files
+from hpo_core.checkpoints.tree_codec import tree_digest
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.short_text import some
 from hpo_core.model.trial import Metrics, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
-from hpo_core.training.saved_state import is_torch
-
-PARTS_SHOWN = 3
-"""Number of parts that a difference names."""
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -34,34 +31,17 @@ class Difference(msgspec.Struct, frozen=True):
 
     name: str
     what: str
-    """Place and amount of the difference."""
+    """Parts that differ, or how."""
 
 
-def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    if type(one) is not type(other):
-        yield path, f"{type(one).__name__} and {type(other).__name__}"
-    elif isinstance(one, list | tuple) and len(one) != len(other):
-        yield path, f"{len(one):,} and {len(other):,} items"
-    elif isinstance(one, list | tuple) and all(isinstance(item, int) for item in one):
-        if one != other:
-            yield path, "other values"
-    elif isinstance(one, Mapping | list | tuple):
-        here, there = ({**whole} if isinstance(whole, Mapping) else dict(enumerate(whole)) for whole in (one, other))
-        for key in here | there:
-            inner = f"{path}.{key}".lstrip(".")
-            if key in here and key in there:
-                yield from different_parts(here[key], there[key], inner)
-            else:
-                yield inner, "only in one of both"
-    elif isinstance(one, np.ndarray) or is_torch(one, "Tensor"):
-        if how := _array_difference(one, other):
-            yield path, how
-    elif isinstance(one, float):
-        if struct.pack(">d", one) != struct.pack(">d", other):
-            yield path, f"{one!r} and {other!r}"
-    elif one != other:
-        text = f"{one!r} and {other!r}"
-        yield path, text if len(text) < 105 else "other values"
+def different_parts(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """The parts that differ, with their values where these are numbers; an empty text stands for the whole."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
+        for key in one:
+            yield from different_parts(one[key], other[key], f"{path}.{key}".lstrip("."))
+    elif tree_digest(one) != tree_digest(other):
+        numbers = isinstance(one, int | float) and isinstance(other, int | float)
+        yield ": ".join(filter(None, (path, f"{one!r} and {other!r}" if numbers else "")))
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Difference, ...]:
@@ -71,9 +51,7 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[Diffe
         if name not in one or name not in other:
             found.append(Difference(name, "only in one of both checkpoints"))
         elif parts := list(different_parts(one[name], other[name])):
-            shown = [f"{path}: {how}" if path else how for path, how in parts[:PARTS_SHOWN]]
-            more = f"; and {len(parts) - PARTS_SHOWN:,} parts more" if len(parts) > PARTS_SHOWN else ""
-            found.append(Difference(name, "; ".join(shown) + more))
+            found.append(Difference(name, some(filter(None, parts)) or "other values"))
     return tuple(found)
 
 
@@ -90,29 +68,8 @@ def different_metrics(
     return found
 
 
-def _array_difference(one: Any, other: Any) -> str:
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
-        return f"{one.dtype}{list(one.shape)} and {other.dtype}{list(other.shape)}"
-    if isinstance(one, np.ndarray):
-        same = one.tobytes() == other.tobytes()
-    else:
-        import torch
-
-        wide = torch.complex128 if one.dtype.is_complex else torch.float64
-        same = torch.equal(*(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
-        one, other = (tensor.detach().cpu().to(wide).numpy() for tensor in (one, other))
-    if same:
-        return ""
-    different = int(np.sum((one != other) & ~((one != one) & (other != other))))
-    if one.dtype.kind not in "iuf" or not different:
-        return f"{max(different, 1):,} of {one.size:,} values"
-    with np.errstate(all="ignore"):
-        most = np.nanmax(np.abs(one.astype(np.float64) - other.astype(np.float64)))
-    return f"{different:,} of {one.size:,} values, by at most {most:.2g}"
-
-
-LENGTHS = (27, 9, 3)
-"""Steps that are trained, the most first."""
+SHORT, LONG = 3, 27
+"""Steps that are trained first, and then where these are fast."""
 RESUMES = (1, 3, 9)
 """Steps after which a training is resumed, as in successive halving."""
 SECONDS = 60.0
@@ -185,7 +142,7 @@ def check_resume(
     *,
     steps: int | None = None,
     at: int | None = None,
-    longest: int = LENGTHS[0],
+    longest: int = LONG,
     say: Callable[[str], None] = lambda _: None,
 ) -> ResumeCheck:
     """Train to ``steps`` at once, twice, and with resumes; compare all that was tracked and reported.
@@ -194,7 +151,7 @@ def check_resume(
         request: a first job of the trial; its target and folder are replaced. Its ``process`` says whether it is
             trained in a process that stays, too.
         folder: an empty folder for checkpoints and logs.
-        steps: how far; None: 3, then up to 27 where that is expected to take less than a minute.
+        steps: how far; None: 3, then 27 where that is expected to take less than a minute.
         at: the only place of a resume; None: 1, 3 and 9, as far as these lie before the last step.
         longest: of a training in the study; no more is trained than that, and than 3.
         say: told what is trained.
@@ -210,23 +167,20 @@ def check_resume(
     try:
         for trainer in trainers:
             trainer.prepare()
-        first = LENGTHS[-1] if steps is None else steps
+        first = SHORT if steps is None else steps
         found = _check(trainers, request, folder / str(first), first, at, say)
         if steps is not None or not found.same_bits or not found.tracked:
             return found
-        for length in (min(length, longest) for length in LENGTHS):
-            if length <= first:
-                break
-            if 3 * length * found.step_seconds > SECONDS:
-                why = f"a step takes {found.step_seconds:.1f} s; --steps {length} looks further"
-            else:
-                try:
-                    longer = _check(trainers, request, folder / str(length), length, at, say)
-                    return msgspec.structs.replace(longer, no_longer=found.no_longer)
-                except ObjectiveError as error:  # the function may have a limit of its own
-                    why = str(error).partition("\n")[0]
-            found = msgspec.structs.replace(found, no_longer=why)
-        return found
+        length = min(LONG, longest)
+        if length <= first:
+            return found
+        why = f"a step takes {found.step_seconds:.1f} s; --steps {length} looks further"
+        if 3 * length * found.step_seconds <= SECONDS:
+            try:
+                return _check(trainers, request, folder / str(length), length, at, say)
+            except ObjectiveError as error:  # the function may have a limit of its own
+                why = str(error).partition("\n")[0]
+        return msgspec.structs.replace(found, no_longer=why)
     finally:
         for trainer in trainers:
             trainer.close()

@@ -17,7 +17,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
-from hpo_core.placement.mps import pipes_for, why_off
+from hpo_core.placement.gpus import pipes_for, why_off
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
@@ -82,7 +82,7 @@ class TrainerPool:
             self._let_go(attempt[0], *over)
         with self._lock:
             alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
-            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, request.setup.folder)]
+            importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, attempt[0])]
             nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
             if trainer is not None and nearest < math.inf:
                 self._idle.remove(trainer)

@@ -11,7 +11,6 @@ import msgspec
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
-from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.trial import Checkpoint, Params
 
 
@@ -42,6 +41,15 @@ class Stretch(msgspec.Struct, frozen=True):
     end: int
     origin: int | None
     """The trial whose training it continued at ``start``; None where it began from nothing."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Parameters that the units of training ``start`` to ``end - 1`` were trained with."""
+
+    start: int
+    end: int
+    params: Params
+    trial: int
 
 
 class Lineage:
@@ -135,7 +143,7 @@ class Lineage:
         ends = (birth.trial for birth in self.births if birth.generation == last)
         return {ancestor for trial in ends for ancestor in self.ancestry(trial)}
 
-    def schedule(self, trial: int, resource: int | None = None) -> Schedule:
+    def schedule(self, trial: int, resource: int | None = None) -> list[Segment]:
         """The parameters along the training that led to a trial's result.
 
         It follows the weights: where a lost checkpoint made a trial go back to an older one of its ancestors, what
@@ -163,13 +171,13 @@ class Lineage:
                     f"{path[-1].origin} has no result; the journal is not whole."
                 )
             path.append(before[-1])
-        segments: list[tuple[int, int, Params, int]] = []
+        segments: list[Segment] = []
         for stretch in reversed(path):
-            if segments and segments[-1][3] == stretch.trial:
-                segments[-1] = (segments[-1][0], stretch.end, segments[-1][2], stretch.trial)
-            else:
-                segments.append((stretch.start, stretch.end, self.births[stretch.trial].params, stretch.trial))
-        return Schedule(segments, study=self.study)
+            start = stretch.start
+            if segments and segments[-1].trial == stretch.trial:
+                start = segments.pop().start
+            segments.append(Segment(start, stretch.end, self.births[stretch.trial].params, stretch.trial))
+        return segments
 
 
 def read_lineage(entries: Iterable[Entry]) -> Lineage:

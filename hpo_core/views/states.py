@@ -41,6 +41,25 @@ def study_word(study: Study, *, driven: bool) -> str:
     return study.status if study.status != "open" else "running" if driven else "interrupted"
 
 
+def grid_states(study: Study) -> dict[str, int] | None:
+    """Number of a grid's configurations in each state (Liu et al., the job states); None for another method.
+
+    One that failed is tried again, or was abandoned; one that diverged is complete.
+    """
+    if study.spec.search.grid(study.spec.search_space()) is None:
+        return None
+    found = dict.fromkeys(("pending", "in progress", "complete", "failed"), 0)
+    for trial in study.state.trials:
+        if trial.results:
+            found["complete"] += 1
+        elif study.state.trains(trial.number):
+            found["in progress"] += 1
+        else:
+            found["failed" if trial.abandoned is not None or trial.failures else "pending"] += 1
+    found["pending"] += max(0, sum(rung.expected for rung in study.method.rungs()) - len(study.state.trials))
+    return found
+
+
 def trial_state(study: Study, trial: TrialRecord) -> str:
     """``winner``, ``best so far``, ``completed``, ``not promoted``, ``diverged``, or the status of the trial.
 

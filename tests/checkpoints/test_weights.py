@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from hpo_core.checkpoints.files import write_weights
 from hpo_core.model.errors import CheckpointError
 from hpo_core.model.trial import Checkpoint
-from hpo_core.tracking.model_build import Trained
-from hpo_core.tracking.run_artifacts import write_plain
+from hpo_core.tracking.run_artifacts import Trained, write_plain
 from tests.checkpoints.saving import save
 
 

@@ -110,13 +110,6 @@ class ExecutorContract:
         assert submitter.outcomes().keys() == {job.key for job in jobs}
         assert set(submitter.outcomes().values()) <= {Outcome.PREEMPTED, Outcome.COMPLETED}
 
-    def test_the_clock_never_goes_backwards(self, executor: Executor) -> None:
-        submitter = _Submitter(executor)
-        before = executor.now()
-        submitter.submit(self.job(0))
-        submitter.wait_for(1)
-        assert executor.now() >= before
-
     @pytest.mark.parametrize("call", ["inventory", "cancel", "now"])
     def test_calls_other_than_wait_return_at_once(self, executor: Executor, call: str) -> None:
         submitter = _Submitter(executor)

@@ -32,7 +32,6 @@ def example_spec(**changes: Any) -> StudySpec:
 
 
 def completed(job: Job, loss: float, **more: Any) -> Report:
-    """A report with metrics ``loss`` and ``gain``; DIVERGED where the loss is not finite."""
     outcome = Outcome.COMPLETED if abs(loss) < float("inf") else Outcome.DIVERGED
     gain = float(sum(map(ord, repr(sorted(job.params.items())))) % 17)
     metrics = {"loss": loss, "gain": gain}
@@ -40,7 +39,6 @@ def completed(job: Job, loss: float, **more: Any) -> Report:
 
 
 def failed(job: Job, outcome: Outcome, message: str = "made to fail", **more: Any) -> Report:
-    """A report of an attempt that failed with ``outcome``."""
     return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, message=message, **more)
 
 
@@ -104,7 +102,6 @@ class FakeTraining:
 
 
 def new_study(spec: StudySpec, journal: Journal | None = None, training: FakeTraining | None = None) -> Study:
-    """A new study that uses the virtual clock of ``training``."""
     return Study.create(spec, journal, clock=(training or FakeTraining()).clock)
 
 

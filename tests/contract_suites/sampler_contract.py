@@ -36,7 +36,6 @@ class SamplerContract:
     def play(
         self, sampler_settings: SamplerSettings, journal: MemoryJournal | None = None, steps: int | None = None
     ) -> Study:
-        """An ASHA study with this sampler, run to its end or for ``steps`` reports."""
         training = FakeTraining(3, failures=0.05, nans=0.05)
         search = {
             "method": "asha",

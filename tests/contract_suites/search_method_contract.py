@@ -208,5 +208,4 @@ class SearchMethodContract:
 
 
 def facts(entries: Iterable[Entry], kind: type[Event]) -> list[Any]:
-    """All events of one kind, in order."""
     return [event for entry in entries for event in entry.events if type(event) is kind]

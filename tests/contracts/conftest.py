@@ -26,7 +26,6 @@ def postgresql_url() -> Iterator[str]:
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
 def open_again(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Journal]]:
-    """A function that opens the same journal again, as another process would."""
     if request.param == "memory":
         kept = MemoryJournal()
         yield lambda: kept

@@ -19,8 +19,6 @@ def train(trial: Any) -> None:
 
 
 class TestVirtualExecutor(ExecutorContract):
-    """The contract for the executor of simulations."""
-
     @pytest.fixture
     def executor(self) -> Executor:
         return VirtualExecutor(
@@ -29,8 +27,6 @@ class TestVirtualExecutor(ExecutorContract):
 
 
 class TestInProcessExecutor(ExecutorContract):
-    """The contract for the executor of tests and debugging."""
-
     @pytest.fixture
     def executor(self, tmp_path: Path) -> Executor:
         return InProcessExecutor(make_spec(), tmp_path, train)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from hpo_core.journal import measurements, sql_measurements
-from hpo_core.journal.measurements import QuietMeasurements
-from hpo_core.journal.protocol import Journal
+from hpo_core.journal import protocol, sql_measurements
+from hpo_core.journal.protocol import Journal, QuietMeasurements
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.devices.measurement import Measurement
 
@@ -56,7 +55,7 @@ def test_another_process_reads_what_was_added_oldest_first(open_again: Open) -> 
 def test_the_newest_of_each_key_and_of_each_objective_are_kept(
     open_again: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (measurements, sql_measurements):
+    for module in (protocol, sql_measurements):
         monkeypatch.setattr(module, "PER_KEY", 3)
         monkeypatch.setattr(module, "PER_OBJECTIVE", 5)
     kept = open_again().measurements

@@ -128,49 +128,41 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
     assert all(max(counts) > 0 for counts in found.values()) and len(found) == 3
 
 
+def named(study: str) -> str:
+    return json.dumps({"study": study, "demand": 8, "held": ["0", "1"]})
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("name", "body"),
     [
-        "",
-        "no JSON",
-        "[]",
-        '{"study": "x", "demand": -5}',
-        '{"study": "x", "demand": 99999999999999999999}',
-        '{"study": "x", "weight": 1e308, "demand": 8}',
-        '{"study": "x", "weight": "much"}',
-        '{"study": "x", "priority": 4000, "demand": 8}',
-        '{"study": "someone else", "demand": 8}',
-        '{"study": "x", "weight": NaN}',
-        "[" * 100_000,
-        b"\xff\xfe",
-        7,
+        ("x", ""),
+        ("x", "no JSON"),
+        ("x", "[]"),
+        ("x", '{"study": "x", "demand": -5}'),
+        ("x", '{"study": "x", "demand": 99999999999999999999}'),
+        ("x", '{"study": "x", "weight": 1e308, "demand": 8}'),
+        ("x", '{"study": "x", "weight": "much"}'),
+        ("x", '{"study": "x", "priority": 4000, "demand": 8}'),
+        ("x", '{"study": "someone else", "demand": 8}'),
+        ("x", '{"study": "x", "weight": NaN}'),
+        ("x", "[" * 100_000),
+        ("x", b"\xff\xfe"),
+        ("x", 7),
+        *((name, named(name)) for name in ("x\ny: finished", "\x1b[31mx", "x\n", "", "../x", "x" * 101)),
     ],
 )
-def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -> None:
+def test_a_row_that_is_damaged_absurd_or_of_an_impossible_name_is_nobodys(tmp_path: Path, name: str, body: Any) -> None:
+    """Names of the others are shown in the terminal, in Prefect, and in messages of the journal."""
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
     seat = seat_of(pools, "mine")
     seat.exchange(0.0, range(SLOTS))
     with sqlite3.connect(tmp_path / "journal.db") as database:
-        database.execute("INSERT INTO hpo_members VALUES ('p', 'x', ?, ?)", (body, body))
+        database.execute("INSERT INTO hpo_members VALUES ('p', ?, ?, ?)", (name, body, body))
     for moment in range(1, 10):
         seat.exchange(float(moment), range(SLOTS))
     assert len(seat.open(9.0)) == 8 and seat.others == []
     assert members(pools).keys() == {"mine"}
-
-
-@pytest.mark.parametrize("name", ["x\ny: finished", "\x1b[31mx", "x\n", "", "../x", "x" * 101])
-def test_a_row_of_a_name_that_no_study_can_have_is_nobodys(tmp_path: Path, name: str) -> None:
-    """Names of the others are shown in the terminal, in Prefect, and in messages of the journal."""
-    pools = pools_of(open_journal(tmp_path / "journal.db"))
-    seat = seat_of(pools, "mine")
-    seat.exchange(0.0, range(SLOTS))
-    with sqlite3.connect(tmp_path / "journal.db") as database:
-        body = json.dumps({"study": name, "demand": 8, "held": ["0", "1"]})
-        database.execute("INSERT INTO hpo_members VALUES ('p', ?, ?, '')", (name, body))
-    seat.exchange(1.0, range(SLOTS))
-    seat.exchange(9.0, range(SLOTS))
-    assert seat.others == [] and members(pools).keys() == {"mine"}
 
 
 def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_the_lease(tmp_path: Path) -> None:

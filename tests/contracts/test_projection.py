@@ -67,12 +67,6 @@ def test_each_entry_is_projected_once(make_projection: MakeProjection, entries: 
     assert make_projection().project(entries) == 0
 
 
-def test_rebuild_projects_all_entries_again(make_projection: MakeProjection, entries: list[Entry]) -> None:
-    projection = make_projection()
-    projection.project(entries)
-    assert projection.project(entries, rebuild=True) == len(entries)
-
-
 def test_a_missing_entry_is_refused(make_projection: MakeProjection, entries: list[Entry]) -> None:
     projection = make_projection()
     projection.project(entries[:2])
@@ -88,13 +82,6 @@ def test_a_second_projection_at_once_is_refused(make_projection: MakeProjection,
         second.project(entries)
     first.close()
     assert second.project(entries) == 0
-
-
-def test_finishing_without_entries_is_no_error(make_projection: MakeProjection) -> None:
-    projection = make_projection()
-    projection.finish()
-    assert projection.project([]) == 0
-    projection.close()
 
 
 def test_importing_the_tracking_package_imports_no_tracker() -> None:

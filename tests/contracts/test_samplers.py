@@ -8,7 +8,6 @@ import optuna
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.model.errors import SpecError
 from hpo_core.samplers.optuna_sampler import OptunaSampler
 from tests.conftest import World, failed, fresh, make_spec
 from tests.contract_suites.sampler_contract import SamplerContract
@@ -25,8 +24,6 @@ SAMPLERS = [
 
 
 class TestSamplers(SamplerContract):
-    """The contract for every sampler."""
-
     @pytest.fixture(params=SAMPLERS, ids=lambda s: str(s["name"]))
     def sampler_settings(self, request: pytest.FixtureRequest) -> dict[str, object]:
         return dict(request.param)
@@ -99,11 +96,6 @@ def test_optuna_is_shown_complete_trials_of_one_rung_for_several_objectives() ->
         finite = level in found and found[level].losses
         assert (shown.state == optuna.trial.TrialState.COMPLETE) == bool(finite)
         assert not finite or tuple(shown.values) == found[level].losses
-
-
-def test_a_sampler_of_one_objective_is_refused_for_several() -> None:
-    with pytest.raises(SpecError, match=r"CmaEsSampler cannot do 2 objectives .* use TPESampler"):
-        play_two({"name": "CmaEsSampler"}, MemoryJournal())
 
 
 def test_tpe_is_shown_pruned_trials_if_the_study_has_no_maximum_resource() -> None:

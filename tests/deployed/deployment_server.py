@@ -93,14 +93,12 @@ class Deployed:
         new.replace(self._gate)
 
     def release(self) -> None:
-        """Let all trials go on."""
         self._gate.unlink(missing_ok=True)
 
     def start(self, flow: str, **parameters: Any) -> str:
         return self.start_with(flow, {}, **parameters)
 
     def start_with(self, flow: str, more: dict[str, Any], **parameters: Any) -> str:
-        """With what else the API takes."""
         found = self.api(f"deployments/name/{flow}/{flow}")
         body = {"parameters": parameters, "state": {"type": "SCHEDULED"}} | more
         return str(self.api(f"deployments/{found['id']}/create_flow_run", body)["id"])
@@ -120,7 +118,6 @@ class Deployed:
         return self.wait(run, lambda found: found["state_type"] in FINAL)
 
     def completed(self, flow: str, **parameters: Any) -> dict[str, Any]:
-        """Start a run and see it end well."""
         run = self.start(flow, **parameters)
         ended = self.ended(run)
         assert ended["state_type"] == "COMPLETED", (ended["state"], self.logs(run))

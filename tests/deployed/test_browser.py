@@ -139,7 +139,6 @@ def choose(page: Any, control: Any, value: str) -> None:
 
 
 def add_float(page: Any, name: str, low: str, high: str) -> None:
-    """A row for a real number, the first one."""
     rows = field(page, "Float (Optional)")
     rows.get_by_text("Add item", exact=True).click()
     for label, value in {"Name": name, "Low": low, "High": high}.items():
@@ -148,7 +147,6 @@ def add_float(page: Any, name: str, low: str, high: str) -> None:
 
 
 def runs_of(deployed: Deployed, name: str) -> list[str]:
-    """The latest runs of a deployment."""
     wanted = {"deployments": {"name": {"any_": [name]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 200}
     return [run["id"] for run in deployed.api("flow_runs/filter", wanted)]
 

@@ -35,7 +35,6 @@ def form_of(flow: Any) -> Schema:
 
 
 def everywhere(value: Any) -> Iterator[Schema]:
-    """Every mapping within a schema."""
     if isinstance(value, dict):
         yield value
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():

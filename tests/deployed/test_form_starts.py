@@ -5,20 +5,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_core.spec import StudySpec
-from tests.dask_processes import DaskProcesses
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.deployed.filled_forms import ROWS, STUDY
-from tests.deployed.test_browser import add_float, address, choose, field, fill, form_of, page, page_inside, pictures
+from tests.deployed.test_browser import add_float, choose, field, fill, form_of, page, page_inside, pictures
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -38,15 +33,6 @@ METHODS: dict[str, tuple[str, dict[str, int]]] = {
 """By tab: its method, and numbers by label; what a study file has to say is not optional."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def allowed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A scheduler with two workers that the deployments offer."""
-    dask = DaskProcesses(tmp_path_factory.mktemp("dask"), "one", "two")
-    with contextlib.closing(dask), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HPO_ALLOWED_CLUSTERS", dask.address)
-        yield dask.address
-
-
 def open_form(
     deployed: Deployed, page: Any, tab: str, name: str, *, objective: str = OBJECTIVE, row: str = "x -1 1"
 ) -> None:
@@ -62,15 +48,7 @@ def open_form(
     page.get_by_text("Jobs at once").first.wait_for()
 
 
-def select(page: Any, within: Any, label: str, value: str) -> None:
-    """Choose another value where one is chosen already."""
-    control = field(within, label)
-    control.get_by_role("combobox").or_(control.get_by_role("button")).last.click()
-    page.get_by_role("option", name=value, exact=True).click()
-
-
 def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
-    """Press Submit and see the run that it made to its end."""
     page.wait_for_timeout(500)  # the forms hand on what was typed a moment later
     button = page.get_by_role("button", name="Submit", exact=True)
     button.click()
@@ -111,87 +89,6 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
     assert search["method"] == method and method in ended["tags"]
     asked = {label.removesuffix(" (Optional)").lower().replace(" ", "_"): value for label, value in budget.items()}
     assert {key: search[key] for key in asked} == asked
-
-
-def test_what_another_tab_shows_is_sent(deployed: Deployed, page_inside: Any) -> None:
-    """The UI kept numbers of the tab before: they were shown, and not sent."""
-    page = page_inside
-    open_form(deployed, page, "ASHA", "other-tab")
-    fill(page, "Configs (Optional)", "9")
-    field(page, "Search").get_by_text("Successive halving", exact=True).first.click()
-    fill(page, "Max Resource", "1")
-    assert field(page, "Configs").locator("input").first.input_value() == "30"
-    submitted(deployed, page, "other-tab")
-    assert recorded(deployed, "other-tab")["search"]["configs"] == 30
-
-
-def test_the_stopping_variant_of_asha_is_chosen_with_a_sampler(deployed: Deployed, page_inside: Any) -> None:
-    """With more configurations than the sampler draws at random first."""
-    name, page = "stopping", page_inside
-    open_form(deployed, page, "ASHA", name)
-    for label, value in {CONFIGS: "14", RESOURCE: "4", "Brackets (Optional)": "[0, 1]"}.items():
-        fill(page, label, value)
-    select(page, page, "Variant (Optional)", "stopping")
-    select(page, field(page, "Sampler (Optional)"), "Name (Optional)", "TPESampler")
-    submitted(deployed, page, name)
-    spec = recorded(deployed, name)
-    assert (spec["search"]["variant"], spec["search"]["brackets"]) == ("stopping", [0, 1])
-    assert spec["sampler"]["name"] == "TPESampler" and "clean" in deployed.hpo("audit", name).stdout
-
-
-def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
-    deployed: Deployed, page_inside: Any, pictures: Path
-) -> None:
-    """A parameter of each kind, and fields that hold YAML."""
-    name, page = "prefilled", page_inside
-    entry = {
-        "name": "rows",
-        "entrypoint": "hpo_flows.deployed.flows:tune",
-        "work_pool": {"name": "hpo"},
-        "enforce_parameter_schema": True,
-        "pull": [],
-        "parameters": ROWS | {"objective": OBJECTIVE},
-    }
-    file = deployed.folder / "rows.yaml"
-    file.write_text(json.dumps({"deployments": [entry]}))
-    done = deployed.hpo("deploy", "--file", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
-    page.goto(form_of(deployed, "tune", "rows"))
-    fill(page, "Name (Optional)", name)
-    page.screenshot(path=pictures / f"form-{name}.png")
-    field(page, "Categorical (Optional)").scroll_into_view_if_needed()
-    page.screenshot(path=pictures / f"form-{name}-rows.png")
-    run = submitted(deployed, page, name)["id"]
-    spec, wanted = recorded(deployed, name), StudySpec.from_plain(STUDY | {"objective": OBJECTIVE}).plain()
-    changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
-    assert not changed, {key: (spec[key], wanted[key]) for key in changed}
-    page.goto(address(deployed, f"/v2/runs/flow-run/{run}"))
-    page.get_by_text("best loss").first.wait_for()
-    page.wait_for_timeout(10_000)  # a busy machine draws the timeline late
-    page.screenshot(path=pictures / f"run-{name}.png")
-    asked = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
-    (artifact,) = deployed.api("artifacts/filter", asked)
-    page.goto(address(deployed, f"/v2/artifacts/artifact/{artifact['id']}"))
-    page.get_by_text("units of training").first.wait_for()
-    page.wait_for_timeout(3000)
-    page.screenshot(path=pictures / f"artifact-{name}.png")
-
-
-def test_a_dask_cluster_is_chosen_and_a_number_that_was_removed_is_not_sent(
-    deployed: Deployed, page_inside: Any, allowed_cluster: str
-) -> None:
-    name, page = "cluster", page_inside
-    open_form(deployed, page, "Random", name)
-    field(page, "Cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
-    fill(page, CONFIGS, "2")
-    for typed in ("2", ""):
-        fill(page, RESOURCE, typed)
-        page.wait_for_timeout(500)
-    fill(page, "Advanced (Optional)", "{stop: {seconds: 500}, training: {fail_fast: null}}")
-    submitted(deployed, page, name)
-    spec = recorded(deployed, name)
-    assert spec["cluster"]["address"] == allowed_cluster and spec["search"]["max_resource"] is None
-    assert spec["stop"]["seconds"] == 500 and spec["training"]["fail_fast"] is None
 
 
 ADVANCED: dict[str, Any] = {

@@ -81,7 +81,6 @@ def status_of(url: str, **headers: str) -> int:
 
 
 def answer_of(url: str, **headers: str) -> tuple[int, str]:
-    """Status and text."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:

@@ -196,8 +196,3 @@ def test_no_door_leads_to_a_file_outside_the_folders(with_data: Permissions, pat
         checked(with_data, path.format(data=with_data.data_folder))
     with pytest.raises(NotAllowedError):
         checked(dataclasses.replace(with_data, data_folder=None), f"{with_data.data_folder}/may.npz")
-
-
-def test_data_of_a_retraining_lie_in_the_folder_of_data_or_are_a_name(with_data: Permissions) -> None:
-    assert with_data.data_of("may.npz") == f"{with_data.data_folder}/may.npz"
-    assert with_data.data_of("period-3") == "period-3"

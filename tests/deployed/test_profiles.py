@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -164,25 +163,3 @@ def test_slurm_tells_the_process_that_its_time_ends(name: str, tmp_path: Path) -
     assert "#SBATCH --signal=B:TERM@" in script.read_text()
     half_written = "JSONDecodeError" if name == "controller" else ""
     assert told_that_time_ends(script, tmp_path, half_written=half_written) == "took its leave\n"
-
-
-@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
-def test_compose_accepts_the_file_and_wants_a_password(tmp_path: Path) -> None:
-    (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\nPREFECT_PASSWORD=y\n")
-    for extra, code in ((["--env-file", str(tmp_path / "settings")], 0), (["--env-file", os.devnull], 1)):
-        command = ["docker-compose", *extra, "--file", str(FOLDER / "compose" / "compose.yaml"), "config", "--quiet"]
-        assert subprocess.run(command, capture_output=True).returncode == code
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine")
-def test_kustomize_builds_what_kubernetes_takes() -> None:
-    command = ["kubectl", "kustomize", str(FOLDER / "kubernetes")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    objects = list(yaml.safe_load_all(done.stdout))
-    assert {"DaskCluster", "Deployment", "NetworkPolicy"} <= {item["kind"] for item in objects}
-    assert "image: hpo-core\n" not in done.stdout, "every image got its registry"
-    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-    for item in objects:
-        if item["kind"] != "DaskCluster":  # the operator's own definition
-            validator.validate(item, "1.30", strict=True)

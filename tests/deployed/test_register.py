@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES
-from hpo_core.model.file_urls import settled_database
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
 
@@ -32,15 +31,6 @@ def test_a_file_named_from_here_is_named_in_full(
     found = settled_environment()
     assert {found[name] for name in DATABASES} == {settled.format(here=tmp_path.resolve())}
     assert found["HPO_HOME"] == str(tmp_path.resolve() / ".hpo")
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["", "sqlite:////srv/journal.db", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg://hpo:pw@host/db?x=1",
-     "http://mlflow:5000", "databricks", "databricks://profile", "file:///srv/mlruns", "/srv/mlruns"],
-)  # fmt: skip
-def test_any_other_place_is_left_alone(value: str) -> None:
-    assert settled_database(value) == value
 
 
 def test_a_run_of_a_worker_without_a_home_would_lose_its_results(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 @pytest.fixture
 def other() -> Iterator[Owner]:
-    """A controller that lives."""
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
         yield Owner(current_owner().host, process.pid, protocol.started(process.pid))
 

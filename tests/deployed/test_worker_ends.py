@@ -24,7 +24,6 @@ BUSY = 10.0
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, deployments_api: dict[str, str]) -> Deployed:
-    """Deployments without a worker."""
     made = Deployed(tmp_path_factory.mktemp("alone"), deployments_api)
     long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
     long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}

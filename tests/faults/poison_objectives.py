@@ -81,11 +81,6 @@ def somebody_elses_report(trial):
     time.sleep(60)
 
 
-def closes_all(trial):
-    os.closerange(3, 1024)
-    good(trial)
-
-
 def notes_descriptors(trial):
     (trial.folder / "fds").write_text(
         json.dumps({fd: str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in _descriptors()})
@@ -116,23 +111,6 @@ def forks(trial):
     time.sleep(0 if os.getpid() == trial.params.get("pid") else 0.3)
 
 
-def fork_that_raises(trial):
-    trial.track(counter=Counter())
-    for _ in trial.steps():
-        trial.report(loss=1.0)
-    pid = os.fork()
-    if pid == 0:
-        raise RuntimeError("in the copy")
-    os.waitpid(pid, 0)
-
-
-def exit_function_once(trial):
-    import atexit
-
-    atexit.register(lambda: (trial.folder / f"exit-{os.getpid()}").write_text(""))
-    forks(trial)
-
-
 _SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 
 
@@ -155,22 +133,13 @@ def daemons(trial):
 
 
 def chatty(trial):
-    """``lines`` lines of 100 bytes, some by a process of its own, then as the parameter says."""
+    """``lines`` lines of 100 bytes, some by a process of its own."""
     for number in range(trial.params["lines"]):
         print(f"{number:099d}")
     if trial.params.get("external"):
         subprocess.run([sys.executable, "-c", f"for i in range({trial.params['lines']}): print(f'{{i:099d}}')"])
     print("the last line")
-    if trial.params.get("then") == "raise":
-        raise KeyError("after many lines")
-    if trial.params.get("then") == "segfault":
-        ctypes.string_at(0)
     trial.report(loss=1.0)
-
-
-def full_device(trial):
-    with Path("/dev/full").open("w") as file:  # as a scratch disk that is full
-        file.write("x" * 100_000)
 
 
 def fills_study_disk(trial):

@@ -12,9 +12,6 @@ import pytest
 from hpo_core import Study
 from tests.faults.test_real_study import Real
 
-SIZE = 300_000
-LIMIT = 8 * SIZE
-
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("storage")

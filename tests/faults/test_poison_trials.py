@@ -79,12 +79,6 @@ def test_garbage_on_inherited_descriptors_fails_only_the_attempt(bench, do):
     assert_zygote_is_the_same(bench, before)
 
 
-def test_a_child_that_closes_every_descriptor_is_reported(bench):
-    before = bench.zygote
-    assert bench.run("closes_all").outcome == Outcome.CRASHED
-    assert_zygote_is_the_same(bench, before)
-
-
 def test_children_inherit_one_descriptor_and_those_of_their_module(bench):
     report = bench.run("notes_descriptors", trial=5)
     assert report.outcome == Outcome.COMPLETED, report
@@ -109,17 +103,6 @@ def test_a_fork_in_user_code_writes_nothing_twice(bench):
     assert [path.name for path in (bench.folder / "checkpoints").rglob("*.*")] == ["rung-0-attempt-0.safetensors"]
     assert (bench.folder / report.checkpoint.uri).stat().st_size == report.checkpoint.size
     assert bench.run("good", trial=8, attempt=1, target=4, checkpoint=report.checkpoint).outcome == Outcome.COMPLETED
-
-
-def test_a_forked_copy_that_raises_removes_nothing(bench):
-    report = bench.run("fork_that_raises", trial=8)
-    assert report.outcome == Outcome.COMPLETED, report
-    assert (bench.folder / report.checkpoint.uri).is_file()
-
-
-def test_exit_functions_of_an_attempt_run_once(bench):
-    assert bench.run("exit_function_once", trial=9, target=2).outcome == Outcome.COMPLETED
-    assert len(list((bench.folder / "scratch/trial-00009").glob("exit-*"))) == 1
 
 
 def pids_of(bench, trial=4):
@@ -164,25 +147,6 @@ def test_a_log_has_a_limit_and_keeps_both_ends(bench):
     [line] = [line for line in text.splitlines() if b"dropped" in line]
     dropped = int(line.split()[1].replace(b",", b""))
     assert dropped + len(text) - len(line) - 2 == 2 * 30_000 * 100 + len("the last line\n")
-
-
-@pytest.mark.parametrize(
-    ("then", "outcome", "told"),
-    [
-        ("raise", Outcome.ERROR, "KeyError: 'after many lines'"),
-        ("segfault", Outcome.CRASHED, "Segmentation fault"),
-    ],
-)
-def test_a_reports_detail_has_the_end_of_a_long_log(bench, then, outcome, told):
-    report = bench.run("chatty", params={"lines": 20_000, "then": then}, log_limit=100_000)
-    assert report.outcome == outcome
-    assert "the last line" in report.detail and told in report.detail
-    assert told.encode() in bench.log().read_bytes()
-
-
-def test_a_full_disk_outside_the_study_folder_fails_the_trial(bench):
-    report = bench.run("full_device")
-    assert report.outcome == Outcome.ERROR and "No space left" in report.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")

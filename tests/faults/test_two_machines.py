@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,42 +13,8 @@ from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
 from tests.dask_processes import DaskProcesses
 from tests.faults.test_real_study import Real
-from tests.flows.conftest import LIMIT
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_study_continues_when_one_worker_dies_and_another_joins(
-    tmp_path: Path, dask_processes: DaskProcesses
-) -> None:
-    for name in ("one", "two"):
-        dask_processes.add_worker(name)
-    search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
-    shared = f"local://{tmp_path}/shared"  # by its URL, so that all goes through fsspec
-    real = Real(tmp_path, cluster=dask_processes.cluster, search=search, checkpoints={"folder": shared})
-    controller = real.start()
-    real.wait_for_entries(8, controller)
-    dask_processes.kill("one")
-    killed = real.entries()
-    real.wait_for_entries(killed + 6, controller)
-    came = time.time()
-    dask_processes.add_worker("three")
-    assert controller.wait(LIMIT) == 0, real.log.read_text()[-3000:]
-    study = real.assert_whole()
-    events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
-    assert [event.outcome for event in events if isinstance(event, AttemptFailed)] == [Outcome.LOST]
-    done = [event for event in events if isinstance(event, JobCompleted)]
-    workers = {event.worker for event in done}
-    assert len(workers) == 3, "all three have trained"
-    late = {event.worker for event in done if event.started > came}
-    assert len(late) == 2 and workers - late, "the third one after it came, the first one not any more"
-    resumed = [event for event in done if event.resource > 1]
-    assert resumed and all(event.checkpoint is not None for event in resumed)
-    kept = {f"{shared}/{path.relative_to(tmp_path / 'shared')}" for path in tmp_path.glob("shared/real/*/*")}
-    assert kept == study.checkpoints.uris and study.state.best_checkpoint().uri in kept
-    for name in ("one", "two", "three"):
-        assert not list((tmp_path / "dask" / name).rglob("*.safetensors")), "checkpoints lie in the shared place alone"
-    assert not list(real.home.folder.rglob("*.safetensors"))
 
 
 @pytest.fixture

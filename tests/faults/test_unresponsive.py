@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import distributed
 import psutil
 import pytest
 
 from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, JobGranted
-from hpo_flows.dask.executor import DaskExecutor
-from tests.conftest import make_spec
 from tests.dask_processes import DaskProcesses, trainings_of
 from tests.faults.test_real_study import Real, descendants
 from tests.flows.conftest import LIMIT, at_load
@@ -38,7 +35,6 @@ def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], r
 
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The zygotes that run a child."""
     return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if trainings_of(zygote)]
 
 
@@ -104,7 +100,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 
 @pytest.fixture
 def pair(dask_processes: DaskProcesses) -> DaskProcesses:
-    """Two workers of somebody else's."""
     for name in ("one", "two"):
         dask_processes.add_worker(name)
     return dask_processes
@@ -205,20 +200,3 @@ def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real], tmp_path: Pa
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
     assert_gone(below)
-
-
-@pytest.mark.slow
-def test_a_worker_that_dies_while_a_study_starts_does_not_end_it(tmp_path: Path, dask_processes: DaskProcesses) -> None:
-    code = "if os.environ.get('DIES'): os.kill(os.getppid(), signal.SIGKILL)\ndef train(trial): trial.report(loss=1)\n"
-    (tmp_path / "deadly.py").write_text(f"import os, signal\n{code}")
-    dask_processes.add_worker("stays")
-    dies = dask_processes.add_worker("dies", environment={"DIES": "1"})
-    with distributed.Client(dask_processes.address) as client:  # type: ignore[no-untyped-call]
-        client.wait_for_workers(2, timeout=at_load(60))
-    spec = make_spec(objective="deadly:train", pythonpath=[str(tmp_path)], cluster=dask_processes.cluster)
-    executor = DaskExecutor(spec, str(tmp_path))
-    try:
-        executor.start()
-        assert dies.wait(at_load(60)) == -signal.SIGKILL
-    finally:
-        executor.close()

@@ -56,7 +56,6 @@ class Packed:
         return said
 
     def ended(self) -> list[JobCompleted | AttemptFailed]:
-        """All attempts that ended so far, in order."""
         try:
             journal = self.home.read_journal()
         except HpoError:

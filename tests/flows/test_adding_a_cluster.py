@@ -62,7 +62,6 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
 
 
 def additions() -> dict[str, str]:
-    """The code blocks of the section, by their titles."""
     page = (ROOT / "flows" / "hpo_flows" / "dask" / "README.md").read_text()
     section = page.partition("\n## Add a cluster kind\n")[2].partition("\n## ")[0]
     found = re.findall(r'^( *)```python title="([^"]+)"\n(.*?)^ *```$', section, re.DOTALL | re.MULTILINE)

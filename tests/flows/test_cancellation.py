@@ -39,22 +39,3 @@ def test_a_request_while_a_call_ends_is_sent_too(steps: int) -> None:
 
     asyncio.run(scenario())
     assert sent == [(0, 0), (1, 0)]
-
-
-def test_a_call_that_is_cancelled_is_not_the_last_to_its_worker() -> None:
-    sent: list[tuple[int, int]] = []
-
-    async def scenario() -> None:
-        async def run(_function: Any, _folder: str, attempts: list[tuple[int, int]], **_options: Any) -> None:
-            sent.extend(attempts)
-            if len(sent) == 1:
-                raise asyncio.CancelledError
-
-        connection = SimpleNamespace(client=SimpleNamespace(run=run), is_open=True)
-        watch = SimpleNamespace(well=lambda: [WORKER])
-        cancellation = Cancellation(cast(Any, connection), cast(Any, watch), folder="study", timeout=5.0)
-        for number in range(2):
-            await asyncio.gather(cancellation._send({(number, 0)}), return_exceptions=True)
-
-    asyncio.run(scenario())
-    assert sent == [(0, 0), (1, 0)]

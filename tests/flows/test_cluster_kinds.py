@@ -31,7 +31,6 @@ RELEASED = threading.Event()
 
 
 def hold() -> None:
-    """A task that holds its thread up."""
     RELEASED.wait()
 
 

@@ -13,13 +13,11 @@ GIB = 2**30
 
 
 def seen_by(used: int = 0, own: dict[str, int] | None = None, **other: Any) -> SeenDevice:
-    """What a worker sees of one GPU."""
     facts = {"node": "n", "architecture": "A100", "memory": 80 * GIB, "cores": 8000, "gpu": True}
     return msgspec.convert(facts | {"used": used, "own": own or {}} | other, SeenDevice)
 
 
 def free(*workers: SeenDevice, folder: str = "/a") -> float:
-    """GiB of the one device that these workers see."""
     (device,) = shared_inventory({f"tcp://{n}": {"GPU-a": one} for n, one in enumerate(workers)}, folder, 4).devices
     assert isinstance(device.capacity, Capacity)
     return device.capacity.free / GIB

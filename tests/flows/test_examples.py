@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 import pytest
 import yaml
 
-from hpo_core import Schedule
 from tests.flows.conftest import ROOT, Runner
 from tests.flows.test_tune import metrics
 
@@ -35,12 +35,10 @@ def test_pbt_its_schedule_and_the_replay_of_the_winner(hpo: Runner) -> None:
     first = hpo.json("tune", hpo.study(**plain))
     assert first["status"] == "finished" and first["trials"] == 16
     best = first["best"]
-    schedule = Schedule.from_json(hpo("schedule", "pbt-digits"))
-    assert schedule.end == best["resource"] and schedule.names == ("learning_rate", "momentum")
-    hpo("schedule", "pbt-digits", "--trial", str(best["trial"]), "--to", hpo.folder / "schedule.json")
-    assert Schedule.from_json(hpo.folder / "schedule.json") == schedule
+    schedule = json.loads(hpo("schedule", "pbt-digits"))["segments"]
+    assert schedule[-1]["end"] == best["resource"] and schedule[0]["params"].keys() == {"learning_rate", "momentum"}
     again = hpo.json("rerun", "pbt-digits", "--trial", str(best["trial"]), "--as", "replay")
-    assert again["status"] == "finished" and again["trials"] == len(schedule.segments)
+    assert again["status"] == "finished" and again["trials"] == len(schedule)
     assert again["best"]["value"] == best["value"], "the winner's training again, to the bit"
 
 
@@ -56,7 +54,6 @@ def test_hopping_network_and_its_rerun(hpo: Runner) -> None:
 
 
 def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
-    """An example's study file, beside the shards that the documented command makes."""
     (command,) = set(re.findall(r"\$ hpo (partition .*)", (ROOT / "examples/README.md").read_text()))
     assert f"$ hpo {command}\n" in (ROOT / "docs/explanation/hopping.md").read_text()
     hpo.environment["PYTHONPATH"] = str(ROOT)  # the command of the page runs in the clone

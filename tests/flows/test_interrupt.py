@@ -41,7 +41,6 @@ def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, numbe
 
 @pytest.fixture
 def dask_cluster(dask_processes: DaskProcesses) -> DaskProcesses:
-    """Two workers, started as `dask worker` starts them."""
     for name in ("one", "two"):
         dask_processes.add_worker(name, nanny=True)
     return dask_processes

@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 
-from hpo_core import load_spec
-from hpo_core.spec.assembly import notices
-from hpo_flows.deployed.permissions import Permissions
-from tests.deployed.filled_forms import made
 from tests.flows.conftest import LIMIT, Runner
 
 SHORT: dict[str, Any] = {
@@ -22,7 +18,6 @@ WORDS = "5 configurations bring a trial to 3, and may not bring one to max_resou
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Runner:
-    """Commands that need no Prefect."""
     return Runner(tmp_path, {})
 
 
@@ -45,14 +40,3 @@ def test_simulate_says_it_too(alone: Runner) -> None:
     assert WORDS in found["limits"][0]
     found = json.loads(alone.here("simulate", alone.study(search=SHORT | {"configs": 9}), *options))
     assert not any("may not bring" in line for line in found["limits"])
-
-
-def test_brackets_in_a_form_on_the_command_line_and_in_a_file(alone: Runner) -> None:
-    brackets = [0, 1, 2]
-    everything = {"method": "asha", "brackets": brackets, "configs": 400, "max_resource": 256}
-    sent = {"configs": 400, "max_resource": 256, "brackets": str(brackets), "variant": "promotion"}
-    spec = made(Permissions(("models.net:fit",)), search={"asha": sent})
-    assert spec.search.brackets == brackets and not notices(spec)  # type: ignore[union-attr]
-    bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})
-    assert load_spec(bare, [f"search.brackets={brackets}"]).search == spec.search
-    assert load_spec(alone.study(search=everything)).search == spec.search

@@ -9,11 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
-import urllib.request
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -187,23 +183,12 @@ def test_without_prefect(alone: Runner) -> None:
 SOURCES = {
     "environment": ({"PREFECT_API_URL": "{url}"}, {}),
     "profile": ({}, {"home/.prefect/profiles.toml": 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n'}),
-    ".env": ({}, {".env": "PREFECT_API_URL={url}\n"}),
-    "prefect.toml": ({}, {"prefect.toml": '[api]\nurl = "{url}"\n'}),
-    "pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect.api]\nurl = "{url}"\n'}),
     "nowhere": ({}, {}),
 }
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        *("environment", "profile", "nowhere"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in (".env", "prefect.toml", "pyproject.toml")),
-    ],
-)
+@pytest.mark.parametrize("source", SOURCES)
 def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
-    if source == ".env" and version("prefect").startswith("3.4."):
-        pytest.skip("Prefect 3.4 itself does not read .env beside pydantic-settings 2.16")
     url = "http://127.0.0.1:9/api"
     variables, files = SOURCES[source]
     for name, text in files.items():
@@ -219,76 +204,6 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
     )
     assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
-
-
-@pytest.mark.slow
-def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: dict[str, str], alone: Runner) -> None:
-    profile = alone.folder / ".prefect" / "profiles.toml"
-    profile.parent.mkdir()
-    known = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
-    lines = [f'{name} = "{prefect_api[name]}"' for name in known]
-    profile.write_text("\n".join(['active = "mine"', "[profiles.mine]", *lines]) + "\n")
-    process = alone.start("tune", alone.study("slow"), "--name", "of-profile")
-    wait_for_entries(alone, "of-profile", 6, process)
-    assert servers(alone.home) == []
-    out, err = end(process)
-    assert process.returncode == 0, out + err
-    assert "tune-of-profile" in {run["name"] for run in ask(prefect_api, "flow_runs/filter", {})}
-
-    profile.write_text("\n".join(['active = "mine"', "[profiles.mine]", lines[0]]) + "\n")
-    text = alone("tune", alone.study(), code=1)
-    assert "wants a password" in text and "PREFECT_API_AUTH_STRING" in text and "--no-prefect" in text
-    assert "Traceback" not in text
-
-
-def answers(server: SharedServer) -> bool:
-    with urllib.request.urlopen(f"{server.api_url}/health", timeout=600) as answer:
-        return bool(answer.status == 200)
-
-
-@pytest.mark.slow
-def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
-    folder = tmp_path / "prefect"
-
-    def use(many: int) -> list[SharedServer]:
-        made = [SharedServer(folder) for _ in range(many)]
-        failed: list[BaseException] = []
-
-        def begin(server: SharedServer) -> None:
-            try:
-                server.start()
-                server.wait()
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=begin, args=(server,)) for server in made]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
-        assert failed == []
-        return made
-
-    users = use(4)
-    assert len({(server.url, server.auth, server.pid) for server in users}) == 1
-    assert [process.pid for process in servers(folder)] == [users[0].pid]
-    before = users[0].pid
-    for server in users[1:]:
-        server.close()
-    time.sleep(3)
-    assert answers(users[0]) and users[0].pid == before
-
-    # the last one lets go while two others come: they find the old server or start one, and both are served
-    ending = threading.Thread(target=users[0].close)
-    ending.start()
-    users = use(2)
-    ending.join(LIMIT)
-    assert len({(server.url, server.auth, server.pid) for server in users}) == 1
-    time.sleep(3)
-    assert all(map(answers, users)) and len(servers(folder)) == 1
-    for server in users:
-        server.close()
-    eventually(lambda: not servers(folder))
 
 
 @pytest.mark.slow

@@ -12,54 +12,19 @@ import pytest
 
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Outcome, Report, Rung
-from hpo_core.training.request import decode_report, encode_request
-from hpo_core.training.worker import trainers
 from hpo_flows.dask import on_worker as open_tasks
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.flows.conftest import ROOT
-from tests.job_requests import make_request
 
 SECONDS = 600.0
 """Longest wait for one report, on a busy machine."""
-KEY = "study/trial-00000/attempt-0/0"
 
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put back what a test sets in workers, which are in this process."""
     monkeypatch.setattr(open_tasks, "OPEN_SECONDS", SECONDS)
-
-
-def test_an_open_task_trains_jobs_in_turn_until_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in ("checkpoints", "logs"):
-        (tmp_path / part).mkdir()
-
-    def request(trial: int, function: str) -> bytes:
-        return encode_request(
-            make_request(
-                study="study",
-                job=Job(trial, 0, Rung(0, 0), 1, {"x": 0.5}),
-                objective=f"tests.flows.objectives:{function}",
-                metric="loss",
-                seed=1,
-                folder=str(tmp_path),
-                pythonpath=(str(ROOT),),
-            )
-        )
-
-    taken: list[Report] = []
-
-    def take_report(key: str, worker: str, data: bytes) -> None:
-        taken.append(decode_report(data))
-        assert open_tasks.offer_next(key, request(len(taken), "good" if len(taken) < 3 else "silent"))
-
-    monkeypatch.setitem(open_tasks.studies_here, "run", take_report)
-    last = decode_report(open_tasks.train_in_turn(request(0, "good"), KEY, "run"))
-    trainers.close_all()
-    assert [report.trial for report in taken] == [0, 1, 2]
-    assert (last.trial, last.outcome) == (3, Outcome.ERROR)
-    assert not open_tasks.offer_next(KEY, request(4, "good"))
 
 
 class _Cluster:

@@ -110,17 +110,6 @@ def test_two_cards_of_different_size_one_is_lost_and_another_joins(tmp_path: Pat
     assert {usage(event).architecture for event in events} >= {"A100"}
 
 
-def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: Cards) -> None:
-    cards.set_driver_absent()
-    packed = Packed(tmp_path, cards.environment(library), **GPU_STUDY, packing={"devices": "gpu"})
-    process = packed.start("tune", "study.yaml")
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode != 0 and "Traceback" not in said
-    assert (
-        "packing.devices = 'gpu'" in said and "nvidia-smi" in said and "packing.devices: cpu" in " ".join(said.split())
-    )
-
-
 def test_jobs_go_through_the_mps_daemon_that_runs_and_without_one_a_sentence_says_so(
     tmp_path: Path, library: Path, cards: Cards
 ) -> None:

@@ -24,7 +24,6 @@ __all__ = ["front"]
 
 @pytest.fixture
 def tag(hpo: Runner) -> Iterator[str]:
-    """A tag with a limit of 1."""
     name, environment = f"gpu-{uuid.uuid4().hex[:8]}", dict(hpo.environment)
     made = ask(environment, "concurrency_limits/", {"tag": name, "concurrency_limit": 1})
     yield name
@@ -55,7 +54,6 @@ def moment(time: str) -> float:
 
 
 def states_of(hpo: Runner, name: str) -> list[str]:
-    """States of the jobs of the newest flow run of this name."""
     found = flow_runs(hpo, name)
     return sorted(one["state_type"] for one in jobs_of(hpo, found[-1])) if found else []
 

@@ -21,7 +21,6 @@ CURE = "shared file system.* package"
 
 @pytest.fixture
 def hidden(tmp_path: Path) -> Path:
-    """A folder that can be hidden from a worker."""
     folder = tmp_path / "hidden"
     folder.mkdir(mode=0o700)
     if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", folder], capture_output=True).returncode:

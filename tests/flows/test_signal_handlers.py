@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,19 +19,8 @@ def in_this_thread(act: Callable[[], None]) -> None:
 
 
 def in_another_thread(act: Callable[[], None]) -> None:
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join(600)
-    if raised:
-        raise raised[0]
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(act).result(600)
 
 
 @pytest.mark.parametrize("run", [in_this_thread, in_another_thread])

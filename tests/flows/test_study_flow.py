@@ -18,7 +18,6 @@ FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 def flow_runs(hpo: Runner, name: str) -> list[dict[str, Any]]:
-    """Those of a name, the oldest first."""
     wanted = {"flow_runs": {"name": {"any_": [name]}}, "sort": "START_TIME_ASC"}
     return list(ask(hpo.environment, "flow_runs/filter", wanted))
 
@@ -39,7 +38,6 @@ def parents(task_run: dict[str, Any]) -> list[str]:
 
 
 def logs(hpo: Runner, task_run: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """The log of a task run, once it has so many lines."""
     deadline = time.monotonic() + LIMIT
     wanted = {"logs": {"task_run_id": {"any_": [task_run["id"]]}}, "sort": "TIMESTAMP_ASC"}
     while len(found := ask(hpo.environment, "logs/filter", wanted)) < count and time.monotonic() < deadline:
@@ -68,7 +66,6 @@ def test_a_training_function_logs_to_its_task_run_and_knows_its_flow_run(hpo: Ru
 
 
 def running_at_once(runs: list[dict[str, Any]]) -> int:
-    """Most of these task runs that ran at one time."""
     moments = sorted([(one["start_time"], 1) for one in runs] + [(one["end_time"], -1) for one in runs])
     now = most = 0
     for _, change in moments:

@@ -14,27 +14,10 @@ from prefect.states import Crashed, Running, Suspended
 
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.study import Study
-from hpo_core.views.failure_reasons import cure_words
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.artifacts import study_markdown
 from hpo_flows.prefect_pages.study_pages import StudyPages
-from hpo_flows.prefect_pages.tune_flow import end_state
 from tests.conftest import completed, failed, make_spec
-
-
-def final_state_of(study: Study) -> Any:
-    return end_state(study, cure_words(study))
-
-
-def test_a_study_without_any_result_is_failed() -> None:
-    spec = make_spec(search={"method": "random", "configs": 1, "max_resource": 1}, training={"retries": {"error": 0}})
-    study = Study.create(spec)
-    job = study.ask()
-    assert job is not None
-    study.tell_report(failed(job, Outcome.ERROR))
-    assert study.state.abandoned_trials == 1 and not study.state.completed_jobs
-    state = final_state_of(study)
-    assert state.is_failed() and "no trial has a finite value of loss: of 1 trial, 1 failed" in str(state.message)
 
 
 def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +25,6 @@ def test_the_log_of_a_long_study_is_short_and_never_silent(monkeypatch: pytest.M
     pages, client = pages_of(study), Client()
 
     def told() -> list[str]:
-        """The lines since the last time."""
         pages.on_tick()
         before = len(client.lines)
         assert pages._send(cast(Any, client), client)

@@ -61,7 +61,7 @@ def test_a_job_that_is_faster_than_its_task_has_a_task_run_and_its_hooks(prefect
         ended.append(tasks.close(LIMIT))
         return str(flow_run.id)
 
-    with patient_prefect(prefect_api["PREFECT_API_URL"], prefect_api.get("PREFECT_API_AUTH_STRING", "")):
+    with patient_prefect((prefect_api["PREFECT_API_URL"], prefect_api.get("PREFECT_API_AUTH_STRING", ""))):
         run = study()
     hpo_flows.job.on_failure_hooks[:] = hooks
     assert ended == [True]

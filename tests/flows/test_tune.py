@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from hpo_flows.study_run.session import Session
 from tests.conftest import World, fresh
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.prefect_api import ask
+from tests.flows.test_study_flow import flow_runs, task_runs
 from tests.security.test_secrets_in_errors import contents
 
 ONE = {"kind": "local", "workers": 1}
@@ -38,22 +38,9 @@ def api(hpo: Runner, path: str, body: Any) -> Any:
     return ask(hpo.environment, path, body)
 
 
-def task_runs(hpo: Runner, study: str, count: int = 0) -> list[dict[str, Any]]:
-    """Those of a study, once ``count`` have ended: Prefect's server writes them down when it comes to it."""
-    deadline = time.monotonic() + LIMIT
-    while True:
-        found = _task_runs_now(hpo, study)
-        under_way = [run for run in found if run["state_type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
-        if (len(found) >= count and not under_way) or time.monotonic() >= deadline:
-            return found
-        time.sleep(0.5)
-
-
-def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
-    mine = api(hpo, "flow_runs/filter", {"flow_runs": {"name": {"any_": [f"tune-{study}"]}}})
-    assert mine, "the flow run is not in the API"
-    ids = {"flow_runs": {"id": {"any_": [flow["id"] for flow in mine]}}, "limit": 200}
-    return list(api(hpo, "task_runs/filter", ids))
+def shown(hpo: Runner, study: str, count: int) -> list[dict[str, Any]]:
+    (flow,) = flow_runs(hpo, f"tune-{study}")
+    return task_runs(hpo, flow, count)
 
 
 @pytest.mark.slow
@@ -64,12 +51,12 @@ def test_everything_on(hpo: Runner) -> None:
     assert "mlflow" in facts["mlflow"]
 
     # Prefect: a task run per job and rung, named, in its true final state, and artifacts.
-    runs = task_runs(hpo, "full")
+    runs = shown(hpo, "full", facts["jobs"])
     assert len([run for run in runs if run["task_key"].startswith("job")]) == facts["jobs"]
     assert {run["state_name"] for run in runs} == {"Completed"}
     assert "trial 0 -> 1" in {run["name"] for run in runs}
-    shown = api(hpo, "artifacts/filter", {"artifacts": {"key": {"like_": "full-"}}})
-    assert {item["key"] for item in shown} == {"full-study"}
+    artifacts = api(hpo, "artifacts/filter", {"artifacts": {"key": {"like_": "full-"}}})
+    assert {item["key"] for item in artifacts} == {"full-study"}
 
     # MLflow: a parent, a child per trial, nothing doubled by projecting again.
     import mlflow
@@ -105,7 +92,7 @@ def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
     search = {"method": "sha", "configs": 1, "max_resource": 1, "rounds": 40}
     facts = hpo.json("tune", hpo.study(study="rounds", search=search, prefect="rungs"))
     assert facts["status"] == "finished" and facts["jobs"] == 40
-    runs = task_runs(hpo, "rounds", 40)
+    runs = shown(hpo, "rounds", 40)
     assert sorted(run["name"] for run in runs) == sorted(f"rung 0 of bracket {k}, to 1" for k in range(40))
     assert {run["state_name"] for run in runs} == {"Completed"}
     last = max(run["start_time"] for run in runs)

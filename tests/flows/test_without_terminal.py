@@ -25,7 +25,6 @@ SEARCH = {"method": "random", "configs": 12, "max_resource": 2}
 
 @pytest.fixture
 def hpo(tmp_path: Path) -> Runner:
-    """Without a Prefect server."""
     return Runner(tmp_path, {})
 
 
@@ -82,7 +81,6 @@ def test_a_study_that_is_to_outlive_its_terminal_does(hpo: Runner) -> None:
 
 
 def drain_until(hpo: Runner, terminal: int, process: subprocess.Popen[bytes], entries: int = 5) -> None:
-    """Read the terminal until the study has so many entries."""
     os.set_blocking(terminal, False)
     while True:
         with contextlib.suppress(BlockingIOError):

@@ -7,13 +7,10 @@ import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import pytest
-
 from hpo_core.model.devices.measurement import Usage
-from hpo_flows.dask import lost_workers
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import cancel_attempts_of, tell_with_heartbeats
-from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, WorkerFacts, WorkerQuestions, usages_in
+from hpo_flows.dask.worker_facts import DEVICES, METRIC, USAGES, WorkerQuestions, usages_in
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -102,57 +99,3 @@ def test_what_does_not_fit_is_left_out() -> None:
         found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish}, "auto")
         assert (devices(found), usages_in(found.well(), "/a")) == ({"tcp://1": {}}, {})
         assert devices(looked({DEVICES: {"auto": rubbish}}, "auto")) == {"tcp://1": {}}
-
-
-def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_workers, "ASK_SECONDS", 0.0)
-    sent: dict[str, Any] = {}
-    greeted: list[str] = []
-    cured = asyncio.Event()
-
-    async def greet(address: str) -> None:
-        greeted.append(address)
-        if len(greeted) == 2:
-            raise OSError("it does not answer yet")
-        sent[DEVICES] = {"gpu": {}}  # it sees none, which is an answer
-        if len(greeted) == 3:
-            cured.set()
-
-    async def run() -> None:
-        looking = asyncio.ensure_future(watch(sent, "gpu", greet)._watch())
-        while not sent:
-            await asyncio.sleep(0)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert len(greeted) == 1
-        del sent[DEVICES]
-        await cured.wait()
-        for _ in range(100):
-            await asyncio.sleep(0)
-        while not looking.done():  # Python 3.11 may lose a cancellation
-            looking.cancel()
-            await asyncio.sleep(0)
-
-    asyncio.run(asyncio.wait_for(run(), 600))
-    assert greeted == ["tcp://1"] * 3
-
-
-def test_a_worker_that_is_heard_again_counts_whatever_it_is_asked() -> None:
-    """It may need long, or for ever, to start MPS or to ask a driver, and has slots and devices meanwhile."""
-
-    async def greet(_address: str) -> None:
-        raise OSError("it does not answer that")
-
-    async def run() -> None:
-        found = watch({}, "gpu", greet)
-        facts = WorkerFacts(1, 0.0, [], [], {}, {}, {})
-        found._take({"tcp://1": facts}, count=False)
-        found._workers["tcp://1"].since_heartbeat._seconds = 61
-        found._take({"tcp://1": facts}, count=True)
-        assert not found.is_well("tcp://1")
-        for _ in range(10):
-            await asyncio.sleep(0)
-            found._take({"tcp://1": facts._replace(last_seen=1.0)}, count=True)
-        assert found.is_well("tcp://1")
-
-    asyncio.run(run())

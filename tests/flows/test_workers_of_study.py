@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hpo_core.model.events import AttemptFailed, CapacityChanged, JobCompleted, 
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_flows.dask.clusters.kind import WorkersOfStudy
+from tests.waiting import eventually
 
 SOON = {"distributed.adaptive.interval": "20ms", "distributed.adaptive.wait-count": 2}
 """Dask's own settings of how soon the number of workers follows."""
@@ -42,14 +43,6 @@ def cluster() -> Iterator[Any]:
         yield made
 
 
-def holds(condition: Callable[[], bool], what: str) -> None:
-    """Return once it holds."""
-    ends = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < ends, what
-        time.sleep(0.01)
-
-
 def workers(cluster: Any) -> list[Any]:
     return [worker.name for worker in list(cluster.scheduler.workers.values())]
 
@@ -68,29 +61,22 @@ def test_idle_workers_go_and_those_that_train_stay(cluster: Any) -> None:
     with distributed.Client(cluster, set_as_default=False) as client:  # type: ignore[no-untyped-call]
         cluster.adapt(Adaptive=WorkersOfStudy, minimum=0, maximum=4, kind=study)
         study.wanted = 9
-        holds(lambda: len(workers(cluster)) == 4, "four come, and no more")
+        eventually(lambda: len(workers(cluster)) == 4)  # four come, and no more
         future = client.submit(train_until_told, pure=False)
         assert BEGUN.wait(600)
         study.wanted = 0
-        holds(lambda: len(workers(cluster)) == 1, "those without a job go")
+        eventually(lambda: len(workers(cluster)) == 1)  # those without a job go
         cluster.sync(cluster._adaptive.scale_down, workers(cluster))  # as if chosen before it had the task
         assert len(workers(cluster)) == 1
         END.set()
-        holds(future.done, "it ends")
+        eventually(future.done)  # it ends
         cluster.sync(cluster._adaptive.scale_down, workers(cluster))
         assert len(workers(cluster)) == 1  # its result was not fetched yet
         assert future.result() == 7
         future.release()
-        holds(lambda: not workers(cluster), "the last one goes")
+        eventually(lambda: not workers(cluster))  # the last one goes
         study.wanted = 1
         assert client.submit(int, pure=False).result(600) == 0  # from no worker at all
-
-
-def test_what_is_about_to_come_is_left_alone(cluster: Any) -> None:
-    """It is there a moment later, may have a job by then, and goes when it is idle."""
-    scaling = cluster.adapt(Adaptive=WorkersOfStudy, minimum=0, maximum=4, kind=Study())
-    cluster.sync(scaling.scale_down, ["to come"])
-    assert len(workers(cluster)) == 2
 
 
 def paced(trial: hpo.Trial) -> None:
@@ -122,18 +108,3 @@ def test_a_study_on_a_range_of_workers_gives_back_those_that_wait_at_a_rung(tmp_
     assert not [event for event in events if isinstance(event, AttemptFailed)]
     there = [event.inventory.slots for event in events if isinstance(event, CapacityChanged)]
     assert max(there) <= 3 and min(there[1:]) == 1  # 0 before the start
-
-
-@pytest.mark.slow
-def test_resume_goes_on_with_the_range(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"home": tmp_path, "prefect": "off", "progress": False}
-    hpo.tune(
-        paced, {"x": hpo.Float(0, 1)}, metric="loss", method=hpo.Random(configs=3, max_resource=1), name="on",
-        workers=hpo.WorkerRange(0, 2), tracking=hpo.Tracking(mlflow="off"), **settings,
-    )  # fmt: skip
-    again = hpo.resume("on", configs=1, **settings)
-    with closing(Home(tmp_path).read_journal()) as journal:
-        entries = list(journal.entries("on"))
-    there = [event.inventory.slots for entry in entries for event in entry.events if isinstance(event, CapacityChanged)]
-    assert len(again.trials) == 4 and audit(entries).clean
-    assert there[0] == 0 and max(there) == 2 and there.count(0) == 2, "a start and a resume"

@@ -122,7 +122,6 @@ class Runs:
         return [event for entry in self.entries(name) for event in entry.events if isinstance(event, kind)]
 
     def pids(self, name: str) -> list[int]:
-        """Of the ranks of a lab function that writes them down."""
         files = sorted((self.home / "studies" / name / "scratch").glob("*/rank-*.pid"))
         return [int(text) for file in files if (text := file.read_text())]
 

@@ -15,13 +15,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.report.series import read_series
-from hpo_core.report.timelines import jobs_over_time
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import GangSizes
-from hpo_core.views.device_use import granted_words
-from hpo_core.views.states import trial_story
-from hpo_core.views.summary import summarize
 from tests.conftest import World, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 16}
@@ -47,19 +42,6 @@ def granted(study: Study) -> list[JobGranted]:
     return [event for entry in entries for event in entry.events if isinstance(event, JobGranted)]
 
 
-def test_jobs_are_granted_whole_within_the_slots() -> None:
-    study = fresh(gang_spec())
-    assert study.set_capacity(3) == []
-    jobs = study.set_capacity(11)
-    assert [job.demand.slots for job in jobs] == [4, 4] and study.state.slots_in_use == 8
-    study.check()
-    assert study.tell(jobs[0], {"loss": 0.5}) and study.state.slots_in_use == 8
-    study.set_capacity(0)
-    study.tell(jobs[1], {"loss": 0.5})
-    assert study.state.slots_in_use == 4
-    study.check()
-
-
 def test_the_journal_says_how_many_ranks_and_nothing_without_a_gang() -> None:
     for gang, words in ((4, '"demand":{"slots":4}'), (1, None)):
         world = World(3, failures=0.1)
@@ -75,15 +57,6 @@ def test_the_journal_says_how_many_ranks_and_nothing_without_a_gang() -> None:
         read = [decode_entry(line) for line in lines]
         assert Study.from_entries(read).state.slots_in_use == study.state.slots_in_use == 0
         assert audit(read).clean
-
-
-def test_audit_finds_a_grant_of_another_size() -> None:
-    study = fresh(gang_spec())
-    study.set_capacity(8)
-    lines = [encode_entry(entry) for entry in study.journal.entries(study.name)]
-    forged = [decode_entry(line.replace('"slots":4', '"slots":2', 1)) for line in lines]
-    assert [encode_entry(entry) for entry in forged] != lines
-    assert not audit(forged, check_invariants=False).clean
 
 
 def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,18 +82,6 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
     again = played(fresh(rerun_spec(list(source.journal.entries("world")), "again"), MemoryJournal(), World(8)))
     assert {(one.trial, one.target): one.demand.slots for one in granted(again) if not one.retry} == first
     assert audit(list(again.journal.entries("again"))).clean
-
-
-def test_a_simulated_gang_is_as_fast_as_its_ranks_or_as_a_model_says() -> None:
-    for speedup, factor in ((None, 4.0), (lambda job: 3.0, 3.0)):
-        clock = VirtualClock()
-        search = {"method": "random", "configs": 6, "max_resource": 2}
-        study = Study.create(gang_spec(search=search, metric={"name": "loss"}), clock=clock)
-        simulation = simulated(study, clock, 9, speedup=speedup)
-        simulation.run()
-        assert study.status == "finished" and clock.now == pytest.approx(3 * 24.0 / factor)
-        assert simulation.executor.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
-        assert simulation.executor.utilization == pytest.approx(8 / 9)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -161,23 +122,3 @@ def test_what_is_not_built_is_refused_with_its_cure() -> None:
 def test_an_executor_of_one_process_refuses_a_gang(tmp_path: Any) -> None:
     with pytest.raises(SpecError, match=r"training\.gang = 4 needs a process for each rank.*set training\.gang to 1"):
         InProcessExecutor(gang_spec(), tmp_path, objective=lambda trial: None)
-
-
-def test_people_see_how_many_ranks_train_and_how_busy_the_slots_are() -> None:
-    clock = VirtualClock()
-    search = {"method": "random", "configs": 6, "max_resource": 2}
-    study = Study.create(gang_spec(search=search, metric={"name": "loss"}), clock=clock)
-    simulation = simulated(study, clock, 9)
-    simulation.run(max_reports=2)
-    assert granted_words(study) == "2 running on 8 slots"
-    assert [job.ranks for job in summarize(study).running] == [4, 4]
-    running = next(iter(study.state.running))
-    assert trial_story(study, running)[-1] == "now running in a gang of 4 ranks"
-    simulation.run()
-    series = read_series(study.journal.entries(study.name))
-    assert series.utilization == pytest.approx(8 / 9)
-    figure = jobs_over_time(series)
-    assert figure is not None and "gang, on as many slots as it has ranks" in figure.caption
-    assert "busy 89% of the time" in figure.title
-    assert all(", 4 ranks" in text for trace in figure.data for text in trace["text"])
-    assert {y for trace in figure.data for y in trace["y"]} == {0, 1}

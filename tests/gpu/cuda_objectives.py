@@ -59,7 +59,6 @@ def late(trial):
 
 
 def _drawn():
-    """What CUDA's own generator says next."""
     return torch.nn.functional.dropout(torch.arange(4096.0, device="cuda"), 0.5).sum()
 
 
@@ -123,7 +122,6 @@ def unlike(ones, others):
 
 
 def bits(tensor):
-    """The bytes of its elements in order."""
     return tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
@@ -131,22 +129,6 @@ def out_of_memory(trial):
     """Holds half a GiB and asks for more than any card has."""
     held = torch.ones(512 * MIB, dtype=torch.uint8, device="cuda")
     trial.report(loss=torch.empty(1 << 50, dtype=torch.uint8, device="cuda")[0] + held[0])
-
-
-def fills(trial):
-    """Takes all of the GPU, waits, and multiplies: no room is left for cuBLAS."""
-    factor = torch.ones(64, 64, device="cuda")
-    held, size = [], 4096 * MIB
-    while size >= MIB:
-        try:
-            held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
-        except torch.OutOfMemoryError:
-            size //= 2
-    (trial.folder / "full").touch()
-    until = time.monotonic() + 60
-    while not (trial.folder / "go").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    trial.report(loss=(factor @ factor).sum())
 
 
 def holds(trial):
@@ -157,20 +139,6 @@ def holds(trial):
     (trial.folder / "pid.part").rename(trial.folder / "pid")
     time.sleep(60)
     trial.report(loss=held[0])
-
-
-def meets(trial):
-    """Takes a quarter of a GiB and waits for the other one before it trains: both are on the GPU at once."""
-    held = torch.ones(256 * MIB, dtype=torch.uint8, device="cuda")
-    torch.cuda.synchronize()
-    (trial.folder.parent / f"here-{trial.number}").touch()
-    other = trial.folder.parent / f"here-{1 - trial.number}"
-    until = time.monotonic() + 60
-    while not other.exists():
-        assert time.monotonic() < until, "the other slot never came"
-        time.sleep(0.01)
-    network(trial)
-    assert bool((held == 1).all())
 
 
 def keeps_busy(trial):
@@ -202,6 +170,5 @@ def process(trial):
 
 
 def leaves(trial):
-    """Leaves a tensor on the GPU in a variable of its module."""
     LEFT.append(torch.ones(MIB, device="cuda"))
     trial.report(loss=0.0)

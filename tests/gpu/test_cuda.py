@@ -92,14 +92,6 @@ def bench(shared_trainer, tmp_path):
     return Bench(shared_trainer, tmp_path)
 
 
-@pytest.fixture
-def two_trainers():
-    trainers = [Trainer(OBJECTIVE, (HERE,)) for _ in range(2)]
-    yield trainers
-    for trainer in trainers:
-        trainer.close()
-
-
 @pytest.fixture(scope="module")
 def used():
     """Memory in use on the GPU that CUDA calls 0, of all processes, in bytes."""
@@ -154,19 +146,6 @@ def test_the_same_bits_in_one_go_and_over_three_processes(bench, params):
     assert len(state["random"]["cuda"]) == torch.cuda.device_count()
     if params.get("half"):
         assert whole.metrics["scale"] > 256.0  # the scaler's own state went along, too
-
-
-def test_the_same_bits_where_cuda_is_first_used_within_the_loop(bench):
-    whole = bench.completed("late", trial=1, target=9)
-    part = bench.over_processes("late", (1, 3, 9), trial=2)
-    assert part.metrics == whole.metrics
-    assert differing(bench, whole, part) == []
-
-
-def test_the_seed_reaches_the_gpu(bench):
-    one, same, other = (bench.completed("late", trial=trial, seed=seed) for trial, seed in ((1, 5), (2, 5), (3, 6)))
-    assert one.metrics == same.metrics
-    assert one.metrics["drawn"] != other.metrics["drawn"]
 
 
 def test_the_zygote_stays_off_the_gpu_and_each_child_can_use_it(tmp_path, used):
@@ -228,24 +207,6 @@ def test_an_attempt_tells_what_it_used_of_its_gpu_and_stays_within_its_share(ben
     assert alone.outcome is Outcome.COMPLETED, alone.message
 
 
-def test_a_full_gpu_is_out_of_memory_for_whoever_comes(two_trainers, tmp_path, used):
-    before = used()
-    if before > 2048 * MIB:
-        pytest.skip("somebody else uses this GPU: it must not be filled")
-    first, second = (Bench(trainer, tmp_path) for trainer in two_trainers)
-    second.trainer.prepare()
-    thread, reports = first.in_background("fills", trial=4)
-    scratch = tmp_path / "scratch/trial-00004"
-    assert eventually(lambda: (scratch / "full").exists() or reports, 60) and not reports, reports
-    late = second.run("first_touch", trial=5)  # no room for its context
-    (scratch / "go").touch()
-    thread.join(60)
-    assert [late.outcome, reports[0].outcome] == [Outcome.OUT_OF_MEMORY] * 2, (late, reports)
-    assert eventually(lambda: used() < before + SLACK)
-    for bench in (first, second):
-        bench.completed("first_touch", trial=6)
-
-
 @pytest.mark.parametrize(
     ("end", "outcome"),
     [("cancel", Outcome.PREEMPTED), ("SIGKILL", Outcome.OUT_OF_MEMORY), ("close", Outcome.PREEMPTED)],
@@ -280,20 +241,3 @@ def test_a_checkpoint_of_the_gpu_goes_on_where_there_is_none(bench, monkeypatch)
         second = without.completed("halves", rung=1, target=2, checkpoint=first).checkpoint
     assert "cuda" not in checkpoints.load(bench.folder, second)["random"]
     bench.completed("halves", rung=2, target=3, checkpoint=second)
-
-
-def test_two_slots_share_one_gpu(two_trainers, tmp_path, used):
-    before = used()
-    alone = Bench(two_trainers[0], tmp_path / "alone").completed("network", target=5)
-    running = [
-        Bench(trainer, tmp_path).in_background("meets", trial=trial, target=5)
-        for trial, trainer in enumerate(two_trainers)
-    ]
-    assert eventually(lambda: used() > before + 2 * 256 * MIB, 60)
-    reports = []
-    for thread, found in running:
-        thread.join(90)
-        reports += found
-    assert [report.outcome for report in reports] == [Outcome.COMPLETED] * 2, reports
-    assert [report.metrics for report in reports] == [alone.metrics] * 2  # neighbours change no bit
-    assert eventually(lambda: used() < before + SLACK)

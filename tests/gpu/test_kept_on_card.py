@@ -9,7 +9,7 @@ import torch
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job, Outcome, Rung
-from hpo_core.placement.mps import CONTROL
+from hpo_core.placement.gpus import CONTROL
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.worker import TrainerPool
 from tests.gpu import test_cuda

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import torch
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from hpo_core.placement.mps import CONTROL
 from tests.flows.packed_runs import Packed, most_at_once, usage
 
 ON_CPU = os.environ.get("HPO_TEST_PACKING_ON") == "cpu"
@@ -73,17 +71,3 @@ def test_one_that_runs_out_of_memory_leaves_its_neighbours_alone(tmp_path: Path)
     assert {trials[event.trial].params["greedy"] for event in failed} == {1}, "no neighbour is blamed"
     done = [event for event in study.ended() if isinstance(event, JobCompleted)]
     assert len(done) == 8, "alone, or with a larger share, there is room for the greedy ones"
-
-
-@pytest.mark.skipif(
-    ON_CPU or shutil.which(CONTROL) is None,
-    reason="needs an NVIDIA GPU with its MPS programs (nvidia-cuda-mps-control)",
-)
-def test_several_at_once_through_mps(tmp_path: Path) -> None:
-    study = packed(tmp_path, [0], mps="auto")
-    said = " ".join(study.run("tune", "study.yaml").split())
-    if "MPS is off" in said:
-        pytest.skip(f"needs an NVIDIA GPU with MPS: {said.partition('MPS is off')[2][:200]}")
-    events = study.ended()
-    assert len(events) == 4 and all(isinstance(event, JobCompleted) for event in events)
-    assert most_at_once(events) >= 3 and max(map(peak, events)) <= TOLERANCE * SHARE

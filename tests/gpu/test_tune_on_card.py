@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpo_core.model.events import JobCompleted, JobGranted
+from hpo_core.model.events import JobCompleted
 from tests.gangs.test_gang_runs import Runs
 
 pytestmark = [
@@ -34,13 +34,3 @@ def test_a_killed_study_on_a_worker_of_the_card_goes_on(runs: Runs) -> None:
     study = runs.whole("card")
     assert len(study.state.trials) == 4 and study.best is not None
     assert all(event.metrics["cuda"] == 1.0 for event in runs.events("card", JobCompleted))
-
-
-def test_the_ranks_of_a_gang_share_the_card(runs: Runs) -> None:
-    """No two ranks of NCCL may use one GPU, so these exchange over gloo."""
-    runs.run("tune", runs.study("pairs", 2, workers=2, objective=OBJECTIVE))
-    runs.whole("pairs")
-    granted = runs.events("pairs", JobGranted)
-    assert granted and all(event.demand.slots == 2 for event in granted)
-    results = runs.events("pairs", JobCompleted)
-    assert all((event.metrics["cuda"], event.metrics["nccl"]) == (1.0, 0.0) for event in results)

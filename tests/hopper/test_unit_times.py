@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.hopper.board import UnitTimes
 
 
 def test_costs_and_slowness_are_found_from_units_that_ended() -> None:

@@ -88,12 +88,10 @@ class VirtualHopping:
         self.loop = Loop(self.study, self.executor)
 
     def run(self) -> VirtualHopping:
-        """To the end."""
         self.loop.run()
         return self
 
     def completed(self) -> list[JobCompleted]:
-        """As the journal has them."""
         return [
             event
             for entry in self.journal.entries(self.study.name)

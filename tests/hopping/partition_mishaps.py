@@ -40,11 +40,6 @@ def _blink(path: Path) -> None:
         away.rename(path.parent)
 
 
-def _break_the_disk(path: Path) -> None:
-    """What reading an open file on a broken disk, or a mount that went, raises: it names no file."""
-    raise OSError(5, "Input/output error")
-
-
 def _forbid(path: Path) -> None:
     path.chmod(0)
     raise PermissionError(13, "Permission denied", str(path))
@@ -60,20 +55,14 @@ def _asks_nobody(path: Path) -> None:
     raise ConnectionError(110, "Connection timed out")
 
 
-def _misses_another_file(path: Path) -> None:
-    path.with_suffix(".labels").open().close()
-
-
 MISHAPS: dict[str, Callable[[Path], None]] = {
     "delete": _delete,
     "truncate": _truncate,
     "replace": _replace_with_a_copy,
     "blink": _blink,
-    "broken": _break_the_disk,
     "forbid": _forbid,
     "bug": _nothing,
     "network": _asks_nobody,
-    "other": _misses_another_file,
 }
 
 
@@ -81,7 +70,7 @@ def _happens(path: Path) -> None:
     note = path.with_name("mishap")
     if note.exists():
         what = note.read_text()
-        if what not in ("bug", "network", "other"):
+        if what not in ("bug", "network"):
             note.unlink()
         MISHAPS[what](path)
 
@@ -115,6 +104,16 @@ def train_and_then(trial: Any) -> None:
         _happens(trial.partition)
 
 
+def slow(trial: Any) -> None:
+    """Some tenths of a second for each unit, and its partition as ``data.load`` made it."""
+    model = Linear()
+    trial.track(model=model)
+    for _ in trial.steps():
+        model.seen.append(int(trial.partition["number"]))
+        time.sleep(float(os.environ.get("HOP_TEST_SECONDS", "0.2")))
+        trial.report(val_loss=1.0)
+
+
 def train_mapped(trial: Any) -> None:
     """Maps its partition into memory, which is then shorter: the process dies by SIGBUS."""
     model = Linear()
@@ -126,24 +125,3 @@ def train_mapped(trial: Any) -> None:
                 os.truncate(trial.partition, 0)
             model.seen.append(mapped[-1])
         trial.report(train_loss=1.0)
-
-
-def slow(trial: Any) -> None:
-    """Some tenths of a second for each unit, and its partition as ``data.load`` made it."""
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        model.seen.append(int(trial.partition["number"]))
-        time.sleep(float(os.environ.get("HOP_TEST_SECONDS", "0.2")))
-        trial.report(val_loss=1.0)
-
-
-def train_slowly(trial: Any) -> None:
-    """The same, and reads its partition by itself, in the middle."""
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        time.sleep(0.1)
-        model.seen.append(int(read(trial.partition)["number"]))
-        time.sleep(0.1)
-        trial.report(val_loss=1.0)

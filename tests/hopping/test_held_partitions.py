@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,39 +46,3 @@ def test_digests_that_take_long_are_computed_once(tmp_path: Path, monkeypatch: p
     assert here.held_partitions()["study"][:2] == ([1], {})
     here.watch_partitions("study", str(tmp_path), FILES)
     assert len(looks) == 1
-
-
-def test_small_partitions_are_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(here, "FIRST_SECONDS", 600.0)
-    (tmp_path / "part-0.npz").write_bytes(b"data")
-    here.watch_partitions("study", str(tmp_path), FILES)
-    assert here.held_partitions()["study"][0] == [0]
-    here.watch_partitions("study", str(tmp_path / "elsewhere"), FILES)
-    assert here.held_partitions()["study"][0] == [], "another folder is looked at anew"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_look_that_fails_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that ran out of memory or of threads must not be the last: the study would wait for this worker for ever."""
-    (tmp_path / "part-0.npz").write_bytes(b"data")
-    original_look, original_start, failures = Holdings.look, threading.Thread.start, [MemoryError(), RuntimeError()]
-
-    def look(self: Holdings) -> Held:
-        if len(failures) == 1:
-            raise failures.pop()
-        return original_look(self)
-
-    def start(self: threading.Thread) -> None:
-        if len(failures) == 2:
-            raise failures.pop()
-        original_start(self)
-
-    monkeypatch.setattr(Holdings, "look", look)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    monkeypatch.setattr(here, "FIRST_SECONDS", 0.01)
-    with pytest.raises(RuntimeError):
-        here.watch_partitions("study", str(tmp_path), FILES)
-    deadline = time.monotonic() + 600
-    while "study" not in here.held_partitions() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert here.held_partitions()["study"][0] == [0] and not failures

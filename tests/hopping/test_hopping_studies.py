@@ -60,30 +60,6 @@ def test_workers_that_come_go_and_drop_units_lose_nothing(data: st.DataObject) -
     world.judge()
 
 
-def test_no_worker_idles_while_a_model_waits_for_what_it_holds() -> None:
-    """Eight equal models on four equal workers: the lower bound of the makespan is reached."""
-    search = {"method": "random", "max_resource": 3, "configs": 8}
-    world = VirtualHopping(
-        search=search,
-        partitions=4,
-        workers=[Worker()] * 4,
-        holdings={f"worker-{place}": [f"part-{place}"] for place in range(4)},
-        data={"concurrent": 8},
-    )
-    world.units._seconds = lambda _: 4.0  # one second a unit
-    world.run().judge()
-    assert world.clock.now == pytest.approx(8 * 3 * 1.0)
-    assert world.units.utilization == pytest.approx(1.0)
-
-
-def test_evaluations_are_means_weighted_by_examples() -> None:
-    world = VirtualHopping(search=METHODS["random"], validation=2, counts=[1, 1, 1, 30, 10])
-    world.units.evaluate = lambda job: {"loss": 1.0 if job.unit.partition == "val-0" else 5.0}
-    world.run()
-    assert all(event.metrics["loss"] == pytest.approx((30 * 1.0 + 10 * 5.0) / 40) for event in world.completed())
-    assert len(world.completed()) == 6
-
-
 def test_a_partition_on_no_worker_stops_the_study_by_its_name() -> None:
     held = {"worker-0": ["part-0", "part-1"], "worker-1": ["part-2"]}
     workers = [Worker(), Worker(leaves=10.0), Worker(joins=30.0), Worker(joins=200.0)]
@@ -206,28 +182,6 @@ def test_repeats_of_a_trial_follow_its_visits_each() -> None:
         check_retraining(first.study.spec)
 
 
-def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
-    world = VirtualHopping(search=METHODS["asha"])
-    original, units, abandoned = world.units._result, [], []
-
-    def result(attempt: VirtualAttempt) -> Report:
-        units.append(attempt.job)
-        if len(units) == 5:
-            world.study.enqueue({"x": 0.31})
-        if len(units) == 7:
-            abandoned.append(min(world.study.state.running))
-            world.study.abandon(abandoned[0])
-        return original(attempt)
-
-    world.units._result = result
-    world.run().judge()
-    trials = world.study.state.trials
-    assert [trial.number for trial in trials if trial.abandoned is not None] == abandoned
-    assert any(trial.params["x"] == 0.31 and trial.results for trial in trials)
-    assert not world.executor._trainings
-    assert audit(list(world.journal.entries("hopping"))).clean
-
-
 def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with() -> None:
     """The state after the last epoch lies beside the checkpoints; those of validation start from it."""
     world = VirtualHopping(search=METHODS["sha"], validation=1)
@@ -244,3 +198,11 @@ def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with
     world.run().judge()
     assert damaged and damaged[0].checkpoint.uri.startswith("checkpoints/")
     assert not any(trial.failures or trial.condemned for trial in world.study.state.trials)
+
+
+def test_evaluations_are_means_weighted_by_examples() -> None:
+    world = VirtualHopping(search=METHODS["random"], validation=2, counts=[1, 1, 1, 30, 10])
+    world.units.evaluate = lambda job: {"loss": 1.0 if job.unit.partition == "val-0" else 5.0}
+    world.run()
+    assert all(event.metrics["loss"] == pytest.approx((30 * 1.0 + 10 * 5.0) / 40) for event in world.completed())
+    assert len(world.completed()) == 6

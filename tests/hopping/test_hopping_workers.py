@@ -23,7 +23,6 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
-from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.dask_processes import DaskProcesses
@@ -47,7 +46,6 @@ class Cluster(DaskProcesses):
         """Folder that is empty for workers that start."""
 
     def worker(self, name: str, numbers: list[int], *, validation: int = 0) -> Path:
-        """Start one whose folder holds these partitions."""
         place = self._partitions / name / "data"
         write_partitions(place, numbers, validation=validation)
         environment = {"HPO_PARTITION_FOLDER": str(place), "HOP_TEST_SECONDS": "0.1"}
@@ -220,28 +218,6 @@ def test_a_killed_controller_repeats_no_epoch_that_ended(
     assert len(ended) == 4 and min(began) < min(ended)
 
 
-@pytest.mark.slow
-def test_a_unit_reads_and_writes_its_state_on_a_server_once(tmp_path: Path) -> None:
-    """hpo_core/checkpoints/README.md has these figures. The last state of a job is its checkpoint."""
-    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
-    with s3() as server:
-        hopping = Hopping(
-            tmp_path,
-            name="units",
-            checkpoints={"folder": "s3://bucket/hpo"},
-            search={"method": "random", "configs": 3, "max_resource": 2},
-        )
-        hopping.run()
-        read = server.read.copy()
-        judge(hopping)
-        states = {name for name in server.written if name.endswith(".safetensors")}
-        assert len(states) == 3 * 2 * 4 and sum("/hops/" in name for name in states) == len(states) - 3
-        for name in states:  # another training unit, or at the end of an epoch two of validation and the next epoch
-            times = read[name] / server.written[name]
-            last = name.rpartition("-")[2]
-            assert times == {"000003.safetensors": 3, "0.safetensors": 2}.get(last, 1), (name, times)
-
-
 def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_path: Path) -> None:
     """SIGSTOP for longer than ``worker_timeout``: its unit is repeated, and what it says later is not heard."""
     for name in ("a", "b"):
@@ -269,61 +245,6 @@ def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_pa
     assert process.returncode == 0, said
     assert hopping.study().status == "finished"
     judge(hopping)
-
-
-def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path) -> None:
-    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
-    first = Hopping(tmp_path)
-    first.run()
-    judge(first)
-    for workers in (1, 3):
-        name = f"again-{workers}"
-        spec = rerun_spec(first.entries(), name).plain() | {"cluster": {"kind": "local", "workers": workers}}
-        again = Hopping(tmp_path, name=name, **spec)
-        again.run()
-        judge(again)
-        before, after = first.states(), again.states()
-        assert before.keys() & after.keys()
-        for key in before.keys() & after.keys():
-            assert after[key]["seen"] == before[key]["seen"]
-            assert after[key]["weights"].tobytes() == before[key]["weights"].tobytes()
-
-
-def lossy(tmp_path: Path, **changes: Any) -> Hopping:
-    """A study that loads its partitions by a function, some of which go while it runs."""
-    write_partitions(tmp_path / "data", [0, 1, 2])
-    data = {
-        "partitions": "part-*.npz",
-        "folder": str(tmp_path / "data"),
-        "load": "tests.hopping.partition_mishaps:load",
-    }
-    more = {"objective": "tests.hopping.partition_mishaps:slow", "data": data,
-            "search": {"method": "random", "max_resource": 6, "configs": 8}}  # fmt: skip
-    return Hopping(tmp_path, **more | changes)
-
-
-def outcomes(hopping: Hopping) -> list[tuple[Outcome, str]]:
-    return [(failure.outcome, failure.message) for trial in hopping.study().state.trials for failure in trial.failures]
-
-
-def test_a_partition_that_is_deleted_stops_the_study_after_a_minute_and_it_goes_on_once_it_is_back(
-    tmp_path: Path,
-) -> None:
-    hopping = lossy(tmp_path)
-    process = hopping.start()
-    until(lambda: any((hopping.home.study_folder(hopping.name) / "hops").glob("*/progress.msgpack")), process)
-    part = tmp_path / "data" / "part-1.npz"
-    whole = part.read_bytes()
-    part.unlink()
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode != 0
-    assert "Partition part-1.npz of study 'hops' has been on no worker for 60 s" in said
-    assert f"Partition part-1.npz was in {tmp_path / 'data'} and is there no more." in said
-    assert not [one for one in outcomes(hopping) if one[0] is not Outcome.PREEMPTED], said
-    part.write_bytes(whole)
-    hopping.run()
-    assert hopping.study().status == "finished"
-    assert not [one for one in outcomes(hopping) if one[0] is not Outcome.PREEMPTED]
 
 
 @pytest.mark.parametrize(
@@ -354,17 +275,3 @@ def test_a_training_function_that_cannot_hop_is_told_so(tmp_path: Path, function
     failures = [failure for trial in hopping.study().state.trials for failure in trial.failures]
     assert failures, said
     assert all(failure.outcome is Outcome.ERROR and re.search(words, failure.message) for failure in failures)
-
-
-def test_a_partition_that_nobody_holds_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    place = cluster.worker("a", [0, 1, 2], validation=2)
-    size = (place / "part-0.npz").stat().st_size
-    data = {
-        "partitions": [{"name": f"part-{n}.npz", "bytes": size + (n == 2)} for n in range(4)],
-        "folder": str(tmp_path / "data"),
-    }
-    hopping = Hopping(tmp_path, address=cluster.address, data=data)
-    process = hopping.start()
-    said, _ = process.communicate(timeout=LIMIT)
-    assert process.returncode != 0
-    assert "no worker holds part-2.npz, part-3.npz" in said and "bytes" in said

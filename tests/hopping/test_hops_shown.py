@@ -15,24 +15,17 @@ from hpo_core.model.events import Entry
 from hpo_core.model.trial import Visit
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
-from hpo_core.report.timelines import hop_figure, jobs_over_time, units_of
 from hpo_core.report.trials_table import embedded_trials
-from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.formatting import byte_count
 from hpo_core.views.hop_views import (
     hop_units,
     hopping_line,
     mean_utilization,
-    moved_bytes,
     plain_hops,
     visit_lines,
     worker_uses,
 )
 from hpo_core.views.states import trial_story
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
-from tests.report.test_report import World
-
-SIZES = [{"name": f"part-{place}", "count": 50, "bytes": 10**6} for place in range(3)]
 
 
 @pytest.fixture(scope="module")
@@ -67,24 +60,6 @@ def test_units_are_the_visits_of_the_journal(world: VirtualHopping) -> None:
         assert use.seconds == pytest.approx(seconds) and use.utilization == pytest.approx(seconds / end)
         assert use.received == 100 * use.models
     assert 0 < mean_utilization(uses) < 1
-
-
-def test_bytes_moved_are_those_of_the_visits() -> None:
-    """Three configurations, two epochs, three partitions of 1 MB, models of 100 bytes."""
-    search = {"method": "random", "max_resource": 2, "configs": 3}
-    world = VirtualHopping(search=search, data={"partitions": SIZES}, counts=[50] * 3).run()
-    units = hop_units(world.study.spec, world.study.state)
-    moved = moved_bytes(units)
-    assert moved is not None and moved.epochs == 6
-    assert moved.moved == 100 * (moved.units - 3) == sum(v.size for _, v in visits_of(world)), "three began with none"
-    orders: dict[int, list[str]] = {}
-    for trial, visit in visits_of(world):
-        orders.setdefault(trial, []).append(visit.worker)
-    changes = sum(a != b for order in orders.values() for a, b in pairwise(order))
-    assert moved.changed_worker == changes > 0 and moved.moved_to_others == 100 * changes
-    told = f"{moved.hops} hops moved {byte_count(moved.moved)}, {byte_count(moved.moved_to_others)} of that to another"
-    figure = hop_figure(read_series(entries(world)))
-    assert figure is not None and told in figure.caption
 
 
 def test_the_chart_has_a_bar_for_each_unit(world: VirtualHopping, series: Series) -> None:
@@ -136,28 +111,3 @@ def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) ->
     assert plain["moved"]["units"] == many == sum(row["units"] for row in plain["workers"])
     fresh = VirtualHopping(search=METHODS["asha"])
     assert hopping_line(fresh.study).endswith("; no result yet") and plain_hops(fresh.study) == {}
-
-
-def test_mlflow_gets_the_bytes(world: VirtualHopping) -> None:
-    fold = TrackedStudy()
-    moved: dict[int, list[float]] = {}
-    for entry in entries(world):
-        fold.add(entry)
-        for number, notes in enumerate(fold.trials):
-            moved.setdefault(number, []).extend(p.value for p in notes.points if p.key == "bytes_moved")
-        fold.clear_changes()
-    sizes: Counter[int] = Counter()
-    for trial, visit in visits_of(world):
-        sizes[trial] += visit.size
-    assert {trial: values[-1] for trial, values in moved.items()} == sizes
-    assert all(values == sorted(values) for values in moved.values())
-
-
-def test_studies_that_do_not_hop_have_none_of_it() -> None:
-    plain = read_series(World().play().entries())
-    assert hop_figure(plain) is None and units_of(plain) == []
-    assert hopping_line(plain.study) == "" and plain_hops(plain.study) == {}
-    trials = embedded_trials(plain)
-    assert trials is not None and not any("visits" in one for one in trials["details"].values())
-    jobs = jobs_over_time(plain)
-    assert jobs is not None and "Each row is a worker" in jobs.caption

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,13 @@ import msgspec
 import pytest
 
 from hpo_core.checkpoints.files import load
-from hpo_core.checkpoints.storage import files_of_attempt
 from hpo_core.execution.hopping.hopped_job import HoppedJob, JobProgress, ProgressFiles
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualAttempt
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import CheckpointError, StorageError
-from hpo_core.model.trial import Checkpoint, Generation, Job, Outcome, Report, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from tests.checkpoints.saving import save
 from tests.hopping.hopping_studies import VirtualHopping
 from tests.virtual_units import VirtualUnits
@@ -42,7 +40,6 @@ class UnitsThatWrite(VirtualUnits):
 
 
 def on_disk(folder: Path) -> VirtualHopping:
-    """A study whose states are files."""
     world = VirtualHopping(search=SEARCH)
     world.units.__class__ = UnitsThatWrite
     world.units.folder = folder  # type: ignore[attr-defined]
@@ -124,18 +121,6 @@ def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -
     training.end_epoch()
     found = training.failed(Outcome.PREEMPTED, "").usage
     assert isinstance(found, Usage) and found.unit_seconds == 10.0
-
-
-@pytest.mark.parametrize("stage", [Rung(0, 2), Generation(3, 1)])
-@pytest.mark.parametrize("base", ["checkpoints", "s3://bucket/rung-0/study"])
-def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
-    """One that was lost may still write when it is repeated, whatever the job is for."""
-    job = Job(7, 3, stage, 1, {})
-    training = HoppedJob(job, lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
-    first, again = (training.unit_job(0, 0, base=base, cached=1).unit for _ in range(2))
-    assert first is not None and again is not None and first.state != again.state
-    for unit in (first, again):
-        assert fnmatch(unit.state, files_of_attempt(7, 3, base)), "what is left of an attempt is found"
 
 
 def test_links_in_the_folder_of_hops_are_not_followed(tmp_path: Path) -> None:

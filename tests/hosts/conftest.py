@@ -23,7 +23,6 @@ def _can_be_made() -> None:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Path:
-    """A folder that all hosts of the test's lab see."""
     (tmp_path / "shared").mkdir()
     return tmp_path / "shared"
 

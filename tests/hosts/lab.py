@@ -1,12 +1,10 @@
 """A lab: several hosts on this machine, each with its network, processes, clock and folders.
 
-``python -m tests.hosts.lab`` gives a person a prompt in one. ``README.md`` beside this file has a drawing.
+``README.md`` beside this file has a drawing.
 """
 
 from __future__ import annotations
 
-import argparse
-import code
 import contextlib
 import json
 import os
@@ -18,7 +16,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -104,7 +101,6 @@ class Host:
             self.lab.tell("unplug", address=self.address)
 
     def reboot(self) -> None:
-        """Switch it off and on; what was started there is to be started again."""
         self.off()
         self.on()
 
@@ -128,11 +124,9 @@ class Host:
             file.write(struct.pack("q", int(ahead * 1e9)))
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """Of a process there."""
         return os.environ | {"HOME": "/home", "TMPDIR": "/tmp", "PYTHONPATH": str(ROOT)} | dict(more)
 
     def command(self, *command: str | Path) -> list[str]:
-        """The command that runs a command there."""
         assert self.init, f"host {self.name} is off"
         enter = ["nsenter", "--target", str(self.init), *_NAMESPACES]
         clock = [] if self._clock is None else ["LD_PRELOAD=/tmp/clock.so", "LAB_CLOCK=/tmp/clock"]
@@ -143,7 +137,6 @@ class Host:
         return Process(self, log, command, env)
 
     def python(self, *arguments: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
-        """Start a module of Python there."""
         return self.start(sys.executable, "-m", *arguments, env=env, log=log)
 
     def run(self, *command: str | Path, env: Mapping[str, str] = {}, timeout: float = 600) -> str:
@@ -195,11 +188,9 @@ class Process(subprocess.Popen[bytes]):
 
     @property
     def said(self) -> str:
-        """The end of its log."""
         return self.log.read_text(errors="replace")[-5000:]
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to what the command started."""
         for inner in psutil.Process(self.pid).children() if self.poll() is None else []:
             inner.send_signal(sig)
 
@@ -294,17 +285,7 @@ class Lab:
         self.tell(what, sources=one, targets=everybody)
         self.tell(what, sources=everybody, targets=one)
 
-    def cut_one_way(self, source: str, target: str) -> None:
-        """Let nothing from one host through to another, which it still hears."""
-        self.tell("cut", sources=[self[source].address], targets=[self[target].address])
-
-    def sent(self) -> dict[str, int]:
-        """Bytes that each host has sent so far."""
-        counted = self.tell("sent")
-        return {host.name: counted[host.address] for host in self}
-
     def close(self) -> None:
-        """End everything."""
         for host in self:
             if host.init:
                 host.off()
@@ -344,43 +325,3 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         while data := source.recv(65536):
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
-
-
-HELP = """
-lab: {names}; all see {shared}
-
-  shell("h1")                        a shell on a host; exit comes back here
-  lab["h1"].run("hpo", "list")       one command
-  lab.cut("h2"); lab.heal("h2")      pull a cable, plug it in; lab.cut_one_way("h1", "h2")
-  lab["h2"].link(delay="200ms", rate="10mbit", loss=0.05)
-  lab["h3"].off(); lab["h3"].on()    power
-  lab["h4"].clock = 120              of processes that start from now on
-  lab["h1"].forward(4200)            the port of this machine that leads to a page there
-
-Ctrl-D ends all of it.
-"""
-
-
-def main() -> None:
-    """Give a person a prompt in a lab."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hosts.lab", description=main.__doc__)
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--delay", default=0.0, help="of a packet to another host, such as 20ms")
-    parser.add_argument("--rate", default=0.0, help="of each direction of a cable, such as 100mbit")
-    parser.add_argument("--loss", type=float, default=0.0, help="share of packets that are lost")
-    parser.add_argument("--shared", action="append", default=[], help="a folder that all hosts see")
-    options = vars(parser.parse_args())
-    if why := missing():
-        parser.error(why)
-    with tempfile.TemporaryDirectory(prefix="hpo-lab-") as folder, Lab(Path(folder), **options) as lab:
-
-        def shell(name: str) -> None:
-            host = lab[name]
-            subprocess.run(host.command("bash"), env=host.environment({"PS1": f"{name}:\\w# "}), check=False)
-
-        banner = HELP.format(names=", ".join(f"{host.name} {host.address}" for host in lab), shared=lab.shared or "")
-        code.interact(banner, local={"lab": lab, "shell": shell}, exitmsg="")
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,11 +73,6 @@ class Cluster:
         for process in (self.scheduler, *self.workers.values()):
             process.terminate()
             process.wait(LIMIT)
-
-
-def at_once(spans: Sequence[tuple[float, float]]) -> list[tuple[float, int]]:
-    """Moments at which an attempt begins, and how many train then."""
-    return [(begins, sum(first <= begins <= last for first, last in spans)) for begins, _ in sorted(spans)]
 
 
 class FarStudy:
@@ -185,11 +180,6 @@ class FarStudy:
             if text := path.read_text():
                 found[path.name] = now - float(text.split()[-1])
         return found
-
-    def trained(self) -> list[tuple[float, float]]:
-        """First and last moment of each attempt, by the clock that counts from this machine's start."""
-        texts = [path.read_text().split() for path in self.trace.iterdir()]
-        return [(float(first), float(last)) for first, last in texts]
 
     def whole(self, lost: int | None = None) -> Study:
         """The study: finished, clean, nothing counted twice, nothing left of it on any host."""

@@ -49,8 +49,6 @@ class Link:
     """Until when the two directions are busy."""
     cut_from: set[str] = field(default_factory=set)
     """Addresses of hosts from which nothing arrives."""
-    sent: int = 0
-    """Bytes that left the host."""
 
 
 def open_device(init: int, address: str) -> int:
@@ -162,10 +160,6 @@ class Switch:
         for target in targets:
             self.links[target].cut_from -= set(sources)
 
-    def do_sent(self) -> dict[str, int]:
-        """Bytes that each host has sent, by address."""
-        return {address: link.sent for address, link in self.links.items()}
-
     def _read(self, address: str) -> None:
         link = self.links[address]
         for _ in range(64):  # then others have their turn
@@ -195,7 +189,6 @@ class Switch:
                     return
                 moment = begins + len(packet) * 8 / link.rate
                 setattr(link, side, moment)
-        source.sent += len(packet)
         moment += source.delay
         if moment <= now:
             _write(target.device, packet)

@@ -15,7 +15,6 @@ from typing import Any
 OPTIONAL = {
     "hpo_core.integrations.lightning",
     "hpo_core.integrations.huggingface",
-    "hpo_core.samplers.rank_model",
     "hpo_core.samplers.ranked_gp",
 }
 """They need packages of extras: Lightning, Hugging Face, SciPy."""

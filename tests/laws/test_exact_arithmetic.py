@@ -49,7 +49,6 @@ def nearest(number: int, of: int) -> int:
 
 
 def levels_of(r: int, top: int, eta: str) -> list[int]:
-    """``r * eta**k`` while it is smaller than R by more than a factor ``sqrt(eta)``, then R."""
     digits, ten = ratio(eta)
     found, k = [r], 1
     while r * r * digits ** (2 * k + 1) < top * top * ten ** (2 * k + 1):

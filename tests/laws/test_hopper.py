@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from hpo_core.hopper.board import PlannedUnit
+from benchmarks.played_hops import Played, play
+from hpo_core.hopper.board import PlannedUnit, UnitTimes
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
-from tests.contract_suites.hop_policy_contract import Visit, complaints
+
+Visit = tuple[str, int, int, float, float]
+"""(worker, configuration, partition, begin, end) of a unit that counted."""
+
+
+def complaints(
+    log: Iterable[Visit],
+    *,
+    partitions: int,
+    epochs: Mapping[int, int],
+    holds: Callable[[str, int], bool] = lambda worker, partition: True,
+) -> list[str]:
+    """What breaks the rules of model hopper parallelism (Cerebro, Section 3.1); empty if nothing does.
+
+    Args:
+        log: in any order.
+        partitions: how many there are; those of the log are places from 0.
+        epochs: by configuration, how many it had to train.
+        holds: whether the partition lay on the worker.
+
+    >>> log = [("a", 0, 0, 0.0, 1.0), ("b", 0, 1, 0.5, 2.0)]
+    >>> complaints(log, partitions=2, epochs={0: 1})
+    ['configuration 0 runs on a and b at once']
+    >>> complaints([log[0], log[0]], partitions=2, epochs={0: 1})[-1]
+    'configuration 0, epoch 1: visited [0, 0] of 2 partitions'
+    """
+    visits = sorted(log, key=lambda visit: visit[3])
+    found = []
+    for one, other in combinations(visits, 2):
+        if max(one[3], other[3]) < min(one[4], other[4]):
+            if one[0] == other[0]:
+                found.append(f"worker {one[0]} runs configurations {one[1]} and {other[1]} at once")
+            if one[1] == other[1]:
+                found.append(f"configuration {one[1]} runs on {one[0]} and {other[0]} at once")
+    for worker, configuration, partition, begin, end in visits:
+        if not holds(worker, partition):
+            found.append(f"configuration {configuration}: partition {partition} does not lie on {worker}")
+        if end < begin or configuration not in epochs:
+            found.append(f"configuration {configuration} on {worker}: {begin} to {end} should not be there")
+    for configuration, count in epochs.items():
+        order = [visit[2] for visit in visits if visit[1] == configuration]
+        for epoch in range(count):
+            visited = order[epoch * partitions : (epoch + 1) * partitions]
+            if sorted(visited) != list(range(partitions)):
+                found.append(f"configuration {configuration}, epoch {epoch + 1}: visited {visited} of {partitions} "
+                             "partitions")  # fmt: skip
+        if len(order) > count * partitions:
+            found.append(f"configuration {configuration}: {len(order)} visits in {count} epochs")
+    return found
 
 
 @dataclass(eq=False)
@@ -216,3 +266,16 @@ class HopLaws(RuleBasedStateMachine):
 def test_laws_hold_whatever_happens(policy: str) -> None:
     machine = type("HopLaws", (HopLaws,), {"policy": policy})
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=40, deadline=None))
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_same_stream_gives_the_same_schedule(policy: str) -> None:
+    def played(seed: int) -> Played:
+        schedule = HopSchedule(4, POLICIES[policy](Stream(seed, "hops", 0)))
+        for place in range(4):
+            schedule.worker_joined(f"worker-{place}", {place, (place + seed) % 4})
+        for configuration in range(5):
+            schedule.add(configuration, to=1 + configuration % 2)
+        return play(schedule, lambda unit: 1.0 + unit.configuration % 3)
+
+    assert all(played(seed) == played(seed) for seed in range(5))

@@ -25,7 +25,6 @@ STEP = st.tuples(st.integers(0, 50), st.one_of(LOSSES, LOSSES, LOSSES, FAILURES)
 
 @st.composite
 def searches(draw: st.DrawFn) -> dict[str, Any]:
-    """Any method with any ladder."""
     method = draw(st.sampled_from(["asha", "asha", "stopping", "sha", "hyperband", "pasha", "random"]))
     configs = draw(st.integers(1, 30))
     if method == "random":
@@ -51,7 +50,6 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def width(study: Study) -> int:
-    """Configurations a study takes in all."""
     search = study.spec.search
     if search.method == "hyperband":
         return sum(rung.expected for rung in study.method.rungs() if rung.rung == 0)

@@ -70,15 +70,6 @@ def test_counts_differ_by_one_at_most_and_those_of_each_class_too(case: Any) -> 
         assert abs(held_back - share) < 1 + 1e-9, "of each class its share is for validation"
 
 
-@given(splits())
-@settings(max_examples=15, deadline=None)
-def test_a_seed_says_it_all(case: Any) -> None:
-    def plain(found: Split) -> list[list[int]]:
-        return [rows.tolist() for rows in (*found.partitions, *found.validation)]
-
-    assert plain(made(case)) == plain(made(case))
-
-
 def test_classes_are_mixed_within_a_partition() -> None:
     """A model that saw one class after the other would forget the first."""
     classes = np.repeat(np.arange(4), 250)

@@ -29,7 +29,6 @@ def drawn(job: Job, what: str) -> float:
 def play(
     spec: StudySpec, workers: int, *, least: int | None = None, delays: float = 0.0, losses: float = 0.0
 ) -> tuple[Study, VirtualExecutor]:
-    """A study on virtual workers: all of them, or at least ``least`` and as many more as it can use."""
     clock, late = VirtualClock(), random.Random(spec.seed)
     executor = VirtualExecutor(
         clock,

@@ -23,7 +23,7 @@ from hpo_core.tracking.tracker_links import CopyProgress, incomplete_copies, rea
 from hpo_core.tracking.trackers import Trackers, complete_copies
 from tests.flows.conftest import LIMIT
 from tests.mlflow.test_mlflow import play, start
-from tests.mlflow.test_mlflow_follow import wait_for
+from tests.waiting import eventually
 
 STARVED_SECONDS = 45.0
 """Longer than a follower was once waited for."""
@@ -94,7 +94,7 @@ def test_a_wait_that_is_over_says_why_and_leaves_the_copy_to_go_on(
     assert process.is_running(), "it is not killed"
     assert "MLflow" in (home.study_folder("starved") / "mlflow.log").read_text(), "the log is never empty"
     process.resume()
-    wait_for(lambda: progress(home, "starved").complete, LIMIT)
+    eventually(lambda: progress(home, "starved").complete)
     assert trials_in_mlflow(home, "starved") == 4
 
 
@@ -143,7 +143,7 @@ def test_one_process_completes_what_is_missing_of_a_home(home: Home) -> None:
         process.kill()
         trackers.finish(seconds=LIMIT)
     assert complete_copies(home) == ["one", "three", "two"]
-    wait_for(lambda: not incomplete_copies(home.folder / "studies"), LIMIT)
+    eventually(lambda: not incomplete_copies(home.folder / "studies"), LIMIT)
     assert [trials_in_mlflow(home, name) for name in ("one", "two", "three")] == [2, 2, 2]
     assert {progress(home, name).process for name in ("two", "three")} == {progress(home, "one").process}
     assert complete_copies(home) == []

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpo_core.security.masking import without_credentials
 from hpo_core.tracking.follower import REQUEST, Follower, FollowRequest, TrackerError, project_study
 from hpo_core.tracking.tracker_links import read_place, reason_of, run_url
 from tests.mlflow.test_mlflow import NAME, Tracker, play, start
+from tests.waiting import eventually
 
 QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
@@ -42,13 +42,6 @@ class Child:
         return self.process.wait(timeout)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 600) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[SqlJournal]:
     made = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
@@ -62,7 +55,7 @@ def test_follows_a_study_while_it_goes_on_and_ends_with_its_input(tmp_path: Path
     child = Child(tmp_path, journal, tracker.uri)
     try:
         play(study, clock, jobs=2)
-        wait_for(lambda: tracker.client.get_experiment_by_name("hpo") and len(tracker.runs()) >= 2)
+        eventually(lambda: tracker.client.get_experiment_by_name("hpo") and len(tracker.runs()) >= 2)
         assert tracker.parent().info.status == "RUNNING"
         play(study, clock)
         assert child.end() == 0
@@ -82,7 +75,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
     server = None
     try:
         play(study, clock, jobs=3)
-        wait_for(lambda: "cannot be copied to MLflow" in child.log.read_text())
+        eventually(lambda: "cannot be copied to MLflow" in child.log.read_text())
         server = subprocess.Popen(
             [
                 str(Path(sys.executable).parent / "mlflow"), "server", "--backend-store-uri", tracker.uri,
@@ -91,7 +84,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
             env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
             start_new_session=True,
         )  # fmt: skip
-        wait_for(lambda: "caught up again" in child.log.read_text())
+        eventually(lambda: "caught up again" in child.log.read_text())
         play(study, clock)
         assert child.end() == 0
     finally:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -74,29 +71,3 @@ def test_the_page_of_a_trial_tells_its_way_rung_by_rung(tracker: Tracker) -> Non
         assert page.splitlines()[2:] == [f"- {markdown_text(line)}" for line in trial_story(study, trial.number)]
     [winner] = [run for run in runs if run.data.tags["hpo.state"] == "winner"]
     assert winner.data.tags["hpo.trial"] == tracker.parent().data.tags["hpo.best_trial"]
-
-
-def test_promotions_are_a_table_that_a_person_reads(tracker: Tracker) -> None:  # noqa: F811
-    study = play(*start(MemoryJournal(), search=SEARCH, metric={"name": "acc", "mode": "max"}))
-    shown(tracker, study)
-    rows = list(csv.DictReader(io.StringIO(tracker.text(tracker.parent(), "promotions.csv"))))
-    promoted = [trial for trial in study.state.trials if len(trial.results) > 1]
-    assert {int(row["trial"]) for row in rows} == {trial.number for trial in promoted}
-    for row in rows:
-        trial = study.state.trials[int(row["trial"])]
-        below = next(result for result in trial.results if result.resource == int(row["trained"]))
-        assert float(row["acc"]) == below.metrics["acc"]
-        assert row["rule"] == "best 1/3" and int(row["place"]) <= int(row["among"]) // 3
-        assert datetime.fromisoformat(row["time"]).year == 2026
-        assert int(row["to"]) == 3 * int(row["trained"])
-
-
-def test_the_best_value_is_there_at_every_result(tracker: Tracker) -> None:  # noqa: F811
-    study = play(*start(MemoryJournal(), search={"method": "random", "configs": 9, "max_resource": 2}))
-    shown(tracker, study)
-    best = tracker.history(tracker.parent(), "best_val_loss")
-    assert [step for step, _, _ in best] == [2 * (k + 1) for k in range(9)]
-    values = [float(value) for _, value, _ in best]
-    results = sorted((trial.results[-1] for trial in study.state.trials), key=lambda result: result.ended)
-    so_far = [min(float(result.loss or 0) for result in results[: k + 1]) for k in range(9)]
-    assert values == so_far

@@ -18,7 +18,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Report
 from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
 from hpo_core.study import Study
-from hpo_core.tracking.model_build import BuildRequest, Trained, build_model
+from hpo_core.tracking.run_artifacts import BuildRequest, Trained, build_model
 from tests.checkpoints.saving import save
 from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
@@ -79,8 +79,6 @@ def module_of(width: int) -> torch.nn.Module:
 
 
 def trained_study(tracker: Tracker, **more: Any) -> Study:  # noqa: F811
-    """A study whose attempts leave real checkpoints."""
-
     def train(job: Job, clock: Clock) -> Report:
         report = good(job, clock)
         tree = {"tracked": {"model": module_of(job.params["width"]).state_dict(), "step": {"count": 3}}}
@@ -99,7 +97,6 @@ def trained_study(tracker: Tracker, **more: Any) -> Study:  # noqa: F811
 
 
 def lines_on(page: str) -> str:
-    """The Python lines of a page."""
     (found,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     return str(found)
 

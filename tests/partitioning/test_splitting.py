@@ -197,7 +197,7 @@ def test_a_full_disk_leaves_nothing(npz: Path, tmp_path: Path, monkeypatch: pyte
         if len(written) == 2:
             raise OSError(28, "No space left on device", str(tmp_path / "to" / "x"))
 
-    monkeypatch.setattr("hpo_core.partitioning.example_sources.write_npz", full)
+    monkeypatch.setattr("hpo_core.partitioning.splitting.write_npz", full)
     with pytest.raises(StorageError, match="No space left on device. No manifest was written"):
         partition_data(npz, tmp_path / "to", parts=3)
     assert len(written) == 2 and not list((tmp_path / "to").iterdir())

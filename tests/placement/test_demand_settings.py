@@ -42,22 +42,10 @@ def test_all_that_are_no_plain_floats_decide_unless_they_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by", "said"),
-    [
-        (["widht"], "packing.by: 'widht' is no parameter of the space and no constant; did you mean 'width'?"),
-        (["zz"], "there are lr, noise"),
-        (["width", "width"], "twice"),
-    ],
-)
-def test_names_that_decide_nothing_are_refused(by: list[str], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
-        deciding_parameters(SPACE, CONSTANTS, by)
-
-
-@pytest.mark.parametrize(
     ("packing", "said"),
     [
-        ({"by": ["widht"]}, "packing.by: 'widht' is no parameter of the space and no constant"),
+        ({"by": ["widht"]}, "packing.by: 'widht' is no parameter of the space and no constant; did you mean 'width'?"),
+        ({"by": ["width", "width"]}, "twice"),
         ({"demand": {"memory": "1GB * width"}}, "must be a number, 0 or more, or an amount such as 6GB"),
         ({"demand": {"memory": "-1GB"}}, "must be a number, 0 or more"),
         ({"demand": {"memory": 0}}, "must be above 0"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 from typing import Any
@@ -44,12 +43,6 @@ def ask(found: Estimates, params: dict[str, Any], device: SharedDevice = A100, u
     return found.of(params, units=units, device=device, node_cores=NODE_CORES, devices_on_node=2)
 
 
-def test_an_unknown_job_gets_the_whole_device() -> None:
-    found = ask(estimates(), {"width": 64, "lr": 0.1})
-    assert found.source == "profile"
-    assert (found.need.memory, found.need.compute, found.need.cores) == (40 * GB, 1000, 16_000)
-
-
 def test_a_measured_job_is_known_at_once_whatever_its_learning_rate() -> None:
     known = estimates()
     assert known.learn({"width": 64, "lr": 0.1}, on_gpu(3 * GB), at=1.0)
@@ -63,36 +56,12 @@ def test_a_measured_job_is_known_at_once_whatever_its_learning_rate() -> None:
     assert ask(known, {"width": 64}, CPU).source == "profile", "another architecture"
 
 
-def test_on_processors_memory_is_resident_and_compute_the_part_of_the_cores() -> None:
-    known = estimates()
-    known.learn({"width": 64}, Usage(memory=2 * GB, cores=8.0, unit_seconds=1.0), at=0.0)
-    found = ask(known, {"width": 64}, CPU)
-    assert found.source == "measured"
-    assert (found.need.memory, found.need.cores, found.need.compute) == (2_100_000_000, 8000, 250)
-
-
 def test_where_the_driver_is_silent_a_quarter_stands_in_and_is_named() -> None:
     known = estimates()
     known.learn({"width": 64}, on_gpu(None, compute=None), at=0.0)
     found = ask(known, {"width": 64})
     assert found.source == "measured"
     assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 2000)
-
-
-def test_the_largest_of_a_key_and_five_percent_is_its_memory_and_tells_nothing_of_others() -> None:
-    rng = random.Random(0)
-    known, largest = estimates(), {}
-    for at in range(60):
-        width = 2 ** rng.randrange(3, 6)
-        memory = round(1e8 * width * rng.lognormvariate(0, 0.3))
-        known.learn({"width": width}, on_gpu(memory, unit=width), at=float(at))
-        largest[width] = max(memory, largest.get(width, 0))
-    for width, memory in largest.items():
-        assert ask(known, {"width": width}).need.memory == math.ceil(1.05 * memory)
-    other = ask(known, {"width": 9}, units=2)
-    assert other.source == "profile"
-    mean = sum(largest) / len(largest)
-    assert other.need.seconds == pytest.approx(10.0 + 2 * mean), "in the mean of all keys, so that it is ordered"
 
 
 def test_a_guess_never_asks_for_more_than_the_device() -> None:
@@ -104,20 +73,6 @@ def test_a_guess_never_asks_for_more_than_the_device() -> None:
     small = SharedDevice(name="gpu-1", node="a", architecture="A100", memory=20 * GB)
     assert ask(known, {"width": 64}, small).need.memory == 39 * GB, "what was measured does not fit there"
     assert ask(known, {"width": 1}, small).need.memory == 30 * GB, "what failed does not fit there"
-
-
-def test_after_out_of_memory_it_gets_twice_as_much_until_a_success_says_what_it_needs() -> None:
-    known, key = estimates(), {"width": 64}
-    known.learn(key, on_gpu(3 * GB), at=0.0)
-    known.raise_after_out_of_memory(key, "A100", had=4 * GB, at=1.0)
-    assert ask(known, key).need.memory == 8 * GB
-    assert ask(known, {"width": 65}).need.memory == 40 * GB, "other keys are not blamed"
-    known.raise_after_out_of_memory(key, "A100", had=5 * GB, measured=12 * GB, at=2.0)
-    assert ask(known, key).need.memory == 12 * GB, "what was measured is more than twice what it had"
-    known.learn(key, on_gpu(4 * GB), at=3.0)
-    assert ask(known, key).need.memory == 12 * GB, "less than what failed proves nothing"
-    known.learn(key, on_gpu(6 * GB), at=4.0)
-    assert ask(known, key).need.memory == 6_300_000_000
 
 
 def test_what_is_stated_wins_part_by_part() -> None:
@@ -134,17 +89,10 @@ def test_what_is_stated_wins_part_by_part() -> None:
     assert ask(known, params).need.memory == 40 * GB, "running out of memory says more than a statement"
 
 
-def test_stated_cores_are_the_compute_of_processors() -> None:
-    found = ask(estimates(stated=StatedDemand({"cores": 8})), {"width": 1}, CPU)
-    assert (found.need.cores, found.need.compute) == (8000, 250)
-
-
-def test_attempts_that_trained_nothing_or_measured_nonsense_teach_nothing() -> None:
+def test_attempts_that_trained_nothing_teach_nothing() -> None:
     known, key = estimates(), {"width": 64}
     assert not known.learn(key, Usage(), at=0.0)
     assert not known.learn(key, Usage(memory=GB, startup_seconds=3.0), at=0.0)
-    assert not known.learn(key, Usage(memory=-5, unit_seconds=1.0), at=0.0)
-    assert not known.learn(key, Usage(memory=GB, cores=math.nan, unit_seconds=1.0), at=0.0)
     assert ask(known, key, CPU).source == "profile"
     assert known.new_measurements() == []
 
@@ -196,16 +144,6 @@ def test_credentials_in_a_constant_are_not_kept() -> None:
     assert "pw-of-mine" not in kept.key and "host/images" in kept.key
     assert known.is_known(params, "A100")
     assert estimates(kept, by=("width", "data")).is_known(params, "A100")
-
-
-def test_each_key_is_profiled_once_at_a_time() -> None:
-    known, key = estimates(), {"width": 64, "lr": 0.1}
-    known.profile_begins(key, "A100")
-    assert known.is_profiling(key | {"lr": 0.2}, "A100")
-    assert not known.is_profiling(key, "H100")
-    assert not known.is_profiling({"width": 65}, "A100")
-    known.profile_ends(key, "A100")
-    assert not known.is_profiling(key, "A100")
 
 
 def test_a_function_without_an_answer_is_as_good_as_nothing_stated_and_said_once(
@@ -273,18 +211,3 @@ def test_laws_of_memory(attempts: list[tuple[int, int, bool]], rng: random.Rando
     grown = learned([*attempts, *attempts[:3]])
     for width in {width for width, _, failed in attempts if not failed}:
         assert ask(grown, {"width": width}).source == "measured", "more measurements never make it unknown"
-
-
-def test_what_is_stated_and_was_too_little_once_gives_way_to_what_was_measured() -> None:
-    estimates = Estimates(objective="m:f", code="c", study="s", by=("w",), stated=StatedDemand({"memory": "1GB"}))
-    device = SharedDevice(name="g", node="n", architecture="A100", memory=40 * 10**9)
-
-    def memory() -> int:
-        return estimates.of({"w": 1}, units=3, device=device, node_cores=8000).need.memory
-
-    usage = Usage(device_memory=3 * 10**9, compute=0.1, cores=1.0, unit_seconds=1.0, architecture="A100")
-    estimates.learn({"w": 1}, usage, at=1.0)
-    assert memory() == 10**9, "it wins as long as it suffices"
-    estimates.raise_after_out_of_memory({"w": 1}, "A100", had=10**9, at=2.0)
-    assert 3 * 10**9 <= memory() <= 4 * 10**9
-    assert estimates.of({"w": 2}, units=3, device=device, node_cores=8000).need.memory == 10**9, "another key"

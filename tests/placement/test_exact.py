@@ -13,14 +13,12 @@ from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.fill import Fill
 from hpo_core.placement.policies import ExactPacking
 from hpo_core.placement.room import Room, SharedDevice, WaitingJob
-from hpo_core.placement.shared_devices import WithReservations
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
 
 
 def by_trying_everything(jobs: list[WaitingJob], room: Room) -> int:
-    """Each job on each device or on none."""
     best = 0
     for places in itertools.product(range(-1, len(room.devices)), repeat=len(jobs)):
         left, total = room.copy(), 0
@@ -88,23 +86,6 @@ def test_limits_hold_to_the_byte_and_nothing_simpler_is_better(problem: tuple[li
     check(jobs, room, chosen)
     assert solver.is_optimal
     assert assigned(jobs, room, chosen) >= assigned(jobs, room, Fill().choose(jobs, room))
-
-
-def test_a_job_that_needs_no_compute_begins_where_it_fits() -> None:
-    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
-    assert ExactPacking().choose([WaitingJob(0, {"A100": Demand(memory=80)})], room) == [(0, 0)]
-
-
-def test_a_device_that_is_kept_for_a_job_does_not_stop_the_others() -> None:
-    devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(2)]
-    policy = WithReservations(ExactPacking(), Room(devices), patience=1)
-    room = Room(devices)
-    room.take(Demand(compute=900, memory=50), 0)
-    room.take(Demand(compute=900, memory=50), 1)
-    large = WaitingJob("large", {"A100": Demand(compute=1000, memory=80)})
-    small = [WaitingJob(key, {"A100": Demand(compute=50, memory=10)}) for key in range(2)]
-    assert len(policy.choose([large, small[0]], room)) == 1, "it overtakes the large one"
-    assert len(policy.choose([large, small[1]], room)) == 1, "on the device that is not kept"
 
 
 def test_without_time_for_the_solver_jobs_begin_all_the_same() -> None:

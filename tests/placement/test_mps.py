@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.placement.mps import pipes_for, why_off
+from hpo_core.placement.gpus import pipes_for, why_off
 from tests.mps_daemon import running_daemon
 
 

@@ -77,27 +77,10 @@ def test_a_lost_card_is_left_out_and_the_others_are_read(cards: Cards, library: 
     assert [gpu["uuid"] for gpu in read(cards, library)] == ["GPU-b"]
 
 
-def test_what_a_driver_does_not_tell_is_none(cards: Cards, library: Path) -> None:
-    cards.put("GPU-a", state="mute")
-    (gpu,) = read(cards, library)
-    assert (gpu["processes"], gpu["memory_free"]) == (None, 80 * GIB)
-
-
-def test_no_card_at_all(cards: Cards, library: Path) -> None:
-    assert read(cards, library) == []
-
-
 def test_without_a_driver_the_error_says_what_to_look_at(cards: Cards, library: Path) -> None:
     cards.set_driver_absent()
     assert "NVML says 'Driver Not Loaded'" in read(cards, library)["error"]
     assert "nvidia-smi" in read(cards, library)["error"]
-
-
-def test_a_library_that_cannot_be_loaded(cards: Cards, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "libnvidia-ml.so.1").write_text("of another architecture")
-    assert "cannot be asked for their memory" in read(cards, broken)["error"]
 
 
 @pytest.mark.parametrize(

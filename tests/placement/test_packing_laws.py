@@ -60,7 +60,6 @@ def test_no_job_that_fits_is_left_beside_idle_room(
 
 
 def best_on_one_device(jobs: list[WaitingJob], room: Room) -> int:
-    """By trying every subset."""
     needs = [job.demand["A100"] for job in jobs]
     return max(
         sum(need.compute for need in subset)
@@ -128,12 +127,6 @@ def test_fill_leaves_least_idle_of_what_runs_out_first(binds: str) -> None:
     assert means[-1] >= {"compute": 0.985, "unlike": 0.985, "memory": 0.92, "cores": 0.97}[binds], means
 
 
-def test_fill_begins_the_longest_of_equal_jobs() -> None:
-    jobs = [WaitingJob(key, {"A100": Demand(compute=500, seconds=float(key))}) for key in range(6)]
-    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
-    assert sorted(job for job, _ in Fill().choose(jobs, room)) == [4, 5]
-
-
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=10, deadline=None)
 def test_every_job_that_fits_somewhere_begins_in_the_end(seed: int) -> None:
@@ -162,34 +155,6 @@ def test_every_job_that_fits_somewhere_begins_in_the_end(seed: int) -> None:
             running.remove(end)
             room.give_back(end[2], end[3])
     raise AssertionError(f"jobs {first & {job.key for job in jobs}} never began")
-
-
-def small_ones_keep_coming(patience: int) -> int | None:
-    """The decision at which a job that needs a whole device begins, while two small ones a decision keep coming."""
-    empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
-    policy = WithReservations(FirstFit(decreasing=False), empty, patience=patience)
-    room = empty.copy()
-    small = Demand(compute=300)
-    room.take(small, 0)
-    running = [small]
-    jobs = [WaitingJob("big", {"A100": Demand(compute=1000)})]
-    for decision in range(100):
-        jobs.append(WaitingJob(decision, {"A100": small}))
-        chosen = {jobs[job].key for job, _ in policy.choose(jobs, room)}
-        if "big" in chosen:
-            return decision
-        jobs = [job for job in jobs if job.key not in chosen]
-        for _ in chosen:
-            room.take(small, 0)
-            running.append(small)
-        if len(running) > 1 or "big" in policy.reserved:
-            room.give_back(running.pop(), 0)
-    return None
-
-
-def test_a_job_that_needs_a_whole_device_waits_for_patience_and_what_runs() -> None:
-    assert small_ones_keep_coming(patience=10**6) is None, "without a reservation it waits for ever"
-    assert small_ones_keep_coming(patience=5) == 6
 
 
 def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:

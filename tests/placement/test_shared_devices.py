@@ -100,12 +100,6 @@ def test_a_whole_device_until_it_is_measured_then_what_it_needs() -> None:
     assert len({slot.number for _, slot in [*placed[1:], *later]}) == len(placed) - 1 + len(later), "each its own place"
 
 
-def test_a_job_of_unknown_need_is_measured_on_a_small_device_as_well_as_on_a_large_one() -> None:
-    placer = devices_for(gpu(memory=80), gpu("GPU-b", node="n2"))
-    placed = placer.place([job(trial, width=8) for trial in range(9)]).begun
-    assert sorted(name for _, name in names(placed)) == ["GPU-a", "GPU-b"]
-
-
 def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     placer = devices_for(gpu(), gpu("GPU-b"), stated=QUARTER)
     assert placer.capacity().slots == 2
@@ -135,24 +129,6 @@ def test_what_others_use_is_left_alone_and_a_limit_holds() -> None:
     assert len(devices_for(gpu(free=25), stated=stated).place(jobs).begun) == 2
     assert len(devices_for(gpu(), stated=stated, packing={"memory": {"A100": "30GB"}}).place(jobs).begun) == 3
     assert len(devices_for(gpu(), stated=stated, packing={"memory": {"default": "12GB"}}).place(jobs).begun) == 1
-
-
-def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
-    placer = devices_for(gpu(), stated=QUARTER)
-    placed = placer.place([job(trial, width=8) for trial in range(2)]).begun
-    told = placer.judge(ended(placed[0], Outcome.OUT_OF_MEMORY, memory=11 * GB))
-    placer.release(placed[0][0].key)
-    assert told.outcome is Outcome.OUT_OF_MEMORY
-    assert placer.place([job(0, 1, width=8)]).begun == [], "the other one still runs there"
-    placer.judge(ended(placed[1], Outcome.COMPLETED, memory=GB, at=200.0))
-    placer.release(placed[1][0].key)
-    again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]]).begun
-    assert [placed.trial for placed, _ in again] == [0]
-    share = again[0][1].portion
-    assert share is not None and share.alone and share.memory >= 20 * GB
-    placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
-    placer.release(again[0][0].key)
-    assert len(placer.place([job(trial, width=9) for trial in range(5, 9)]).begun) == 4
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -207,20 +183,6 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     assert placer.place([job(50, width=8)]).begun == [], "it holds what it was seen to use"
 
 
-def test_a_device_that_leaves_takes_its_room_along() -> None:
-    placer = devices_for(gpu(), gpu("GPU-b"), stated={"memory": "30GB", "compute": 50})
-    placed = placer.place([job(0, width=8), job(1, width=8)]).begun
-    assert {slot.name for _, slot in placed} == {"GPU-a", "GPU-b"}
-    placer.update(Inventory((gpu("GPU-b"),)))
-    assert placer.place([job(2, width=8)]).begun == []
-    for placement in placed:
-        placer.judge(ended(placement, Outcome.LOST))
-        placer.release(placement[0].key)
-    assert names(placer.place([job(3, width=8), job(4, width=8)]).begun) == [(3, "GPU-b")]
-    placer.update(Inventory((gpu("GPU-b"), gpu("GPU-c"))))
-    assert names(placer.place([job(4, width=8)]).begun) == [(4, "GPU-c")]
-
-
 def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_given_up_for_it() -> None:
     placer = devices_for(gpu(free=3))
     jobs = [job(0, width=1), job(1, width=2)]
@@ -249,34 +211,9 @@ def test_a_retry_alone_on_what_others_leave_is_no_failure_and_one_on_nearly_all_
     assert told.outcome is Outcome.OUT_OF_MEMORY, "else it would wait for ever for the last gigabytes"
 
 
-def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -> None:
-    placer = devices_for(gpu(), patience=2, stated=lambda params: {"memory": GB * params["width"], "compute": 10})
-    running = placer.place([job(1, width=18), job(2, width=18)]).begun
-    waiting, number = [job(0, width=36)], 3
-    for _ in range(12):
-        waiting += [job(number, width=18), job(number + 1, width=18)]
-        number += 2
-        placer.judge(ended(running[0], Outcome.COMPLETED, memory=GB))
-        placer.release(running.pop(0)[0].key)
-        placed = placer.place(waiting).begun
-        running += placed
-        waiting = [one for one in waiting if one.key not in {begun.key for begun, _ in placed}]
-        if (0, 0) in {begun.key for begun, _ in placed}:
-            return
-    raise AssertionError("the large one never began")
-
-
 def processors(cores: int = 2000) -> Device:
     capacity = Capacity(node="n1", architecture="CPU", memory=40 * GB, free=40 * GB, cores=cores)
     return Device("cpu:n1", 64, capacity)
-
-
-def test_of_processors_oversubscription_scales_the_cores() -> None:
-    stated = {"memory": "1GB", "cores": 1}
-    jobs = [job(trial, width=8) for trial in range(30)]
-    assert len(devices_for(processors(), stated=stated).place(jobs).begun) == 2
-    placer = devices_for(processors(), stated=stated, packing={"oversubscribe": 2.5})
-    assert len(placer.place(jobs).begun) == 5
 
 
 def test_what_jobs_get_while_they_wait_for_each_other_is_not_what_they_need() -> None:

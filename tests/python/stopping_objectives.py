@@ -40,7 +40,6 @@ def draws(trial: hpo.Trial) -> None:
 
 
 def slow(trial: hpo.Trial) -> None:
-    """The same, a tenth of a second each."""
     loss = 0.0
     for step in trial.steps():
         note(trial.number, step, trial.params["folder"])
@@ -57,14 +56,12 @@ def after_the_loop(trial: hpo.Trial) -> None:
 
 
 def diverges(trial: hpo.Trial) -> None:
-    """Not finite from its third step on."""
     for step in trial.steps():
         note(trial.number, step, trial.params["folder"])
         trial.report(loss=trial.params["x"] if step < 2 else float("nan"))
 
 
 def fails_once(trial: hpo.Trial) -> None:
-    """Raises in its fifth step, once in each trial."""
     for step in trial.steps():
         note(trial.number, step, trial.params["folder"])
         first = not Path(trial.params["folder"], f"failed-{trial.number}").exists()
@@ -85,7 +82,6 @@ def cleans_up(trial: hpo.Trial) -> None:
 
 
 def suggests(trial: Any) -> float:
-    """An Optuna objective."""
     x, loss = trial.suggest_float("x", 0, 1), 0.0
     for step in range(9):
         note(trial.number, step, os.environ["NOTES"])
@@ -97,7 +93,6 @@ def suggests(trial: Any) -> float:
 
 
 def hangs(trial: hpo.Trial) -> None:
-    """Sleeps in its second step."""
     for step in trial.steps():
         note(trial.number, step, trial.params["folder"])
         time.sleep(600 if step == 1 else 0)

@@ -35,15 +35,11 @@ from hpo_flows.command import app
 from hpo_flows.deployed.flows import recorded_study
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
-# All kinds of functions, between real processes.
-
-
 # What cannot be sent.
 
 
 @pytest.fixture
 def made() -> Iterator[types.ModuleType]:
-    """A module of this process alone."""
     module = types.ModuleType("made_for_a_test")
     sys.modules[module.__name__] = module
     yield module
@@ -105,8 +101,6 @@ def _back(name: str, folder: Path) -> Callable[..., Any]:
 
 
 class _Opens:
-    """Its unpickling leaves a file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -225,14 +219,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_with_the_function_that_it_keeps_until_a_changed_one_is_accepted(tmp_path: Path) -> None:
+def test_a_study_goes_on_with_the_function_that_it_keeps_until_another_one_is_given(tmp_path: Path) -> None:
     home = {"home": tmp_path, "progress": False, "prefect": "off"}
     search = hpo.Random(configs=1, max_resource=1)
     given = {"name": "mine", "home": tmp_path, "method": search} | OFF
     hpo.tune(_trained(2.0), SPACE, **given)
     assert hpo.tune(_trained(3.0), SPACE, resume=True, **given).status == "finished"
-    hpo.resume("mine", objective=_trained(3.0), configs=1, **home)
-    result = hpo.resume("mine", objective=_trained(3.0), accept_changes=True, configs=1, **home)
+    hpo.resume("mine", configs=1, **home)
+    result = hpo.resume("mine", objective=_trained(3.0), configs=1, **home)
     factors = [loss / x for loss, x in zip(result.trials["loss"], result.trials["params.x"], strict=True)]
     assert factors == pytest.approx([2.0, 2.0, 3.0])
     journal = Home(tmp_path).read_journal()

@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ import pytest
 
 import hpo_core as hpo
 from tests.flows.conftest import LIMIT
-from tests.python.training import train
 
 SCRIPT = """
 import signal, sys, time
@@ -88,7 +86,6 @@ class Script:
         return said + errors
 
     def left(self) -> list[psutil.Process]:
-        """Its processes that still live."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -101,7 +98,6 @@ class Script:
 
 @pytest.fixture
 def scripts(tmp_path: Path) -> Iterator[list[Script]]:
-    """Scripts that are ended with the test."""
     started: list[Script] = []
     yield started
     for script in started:
@@ -152,18 +148,3 @@ def test_interrupts_while_it_ends_are_ignored(tmp_path: Path, scripts: list[Scri
     said = script.end()
     assert "interrupted" in said
     assert hpo.load("study", tmp_path / "home").status == "halted"
-
-
-@pytest.mark.slow
-def test_a_call_outside_the_main_thread_sets_no_signal_handler() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    found: list[hpo.Result] = []
-
-    def call() -> None:
-        found.append(hpo.tune(train, {"x": hpo.Float(0, 1)}, metric="loss", max_trials=3, home=None, progress=False))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    assert found[0].status == "finished"
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -105,7 +105,6 @@ class Outputs:
         self.shown: list[dict[str, str]] = []
         self.drawn: list[dict[str, str]] = []
         self.streams = ""
-        self.errors = ""
         self.error = ""
         self.traceback = ""
         self._places: dict[str, int] = {}
@@ -115,7 +114,6 @@ class Outputs:
         match message["msg_type"]:
             case "stream":
                 self.streams += content["text"]
-                self.errors += content["text"] if content["name"] == "stderr" else ""
             case "error":
                 self.error = f"{content['ename']}: {content['evalue']}"
                 self.traceback = "\n".join(content["traceback"])
@@ -252,12 +250,10 @@ def test_interrupt_kernel_halts_a_study_which_goes_on_and_leaves_no_process(read
 
 def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_board() -> None:
     class Seen(Cell):
-        is_captured = False
-
         def show(self, pictures: dict[str, str]) -> None:
             self.pictures = pictures
 
-    study, cell = hpo.Study.create(make_spec(search={"method": "random", "configs": 50})), Seen(None)
+    study, cell = hpo.Study.create(make_spec(search={"method": "random", "configs": 50})), Seen()
     board = python_progress.NotebookBoard(study, cell)
     for place, job in enumerate(study.set_capacity(python_progress.MOST_WARNINGS + 5)):
         nasty = f"<img src=x onerror=alert({place})>"

@@ -71,7 +71,6 @@ def scheduler_state(dask_scheduler: Any = None) -> dict[str, Any]:
 
 
 def worker_state(dask_worker: Any) -> dict[str, Any]:
-    """Runs on each worker."""
     return {
         "pid": os.getpid(),
         "children": [process.pid for process in psutil.Process().children(recursive=True)],

@@ -42,7 +42,6 @@ class Seen:
 
 
 def run_flows(folder: Path, api: dict[str, str], *which: str) -> Seen:
-    """Run the program in a folder of its own."""
     environment = os.environ | api | {"HOME": str(folder)}
     command = [sys.executable, str(PROGRAM), *which]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT)

@@ -23,7 +23,6 @@ PARENT = "mlflow.parentRunId"
 
 
 def run(**changes: Any) -> Result:
-    """A small study by the call."""
     given = {"method": hpo.Asha(configs=3, max_resource=3), "workers": 1, "progress": False, "prefect": "off"}
     return hpo.tune(train, {"x": hpo.Float(0, 1)}, metric="loss", **(given | changes))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import pickle
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,6 @@ class GoldenJournal(MemoryJournal):
         self._entries = entries
 
     def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
-        """Entries of the study."""
         return iter(self._entries[start:stop])
 
 
@@ -50,7 +47,6 @@ class GoldenHome(Home):
         self._entries = entries
 
     def read_journal(self) -> Journal:
-        """A copy in memory."""
         return GoldenJournal(self._entries)
 
 
@@ -198,45 +194,6 @@ def test_a_result_is_written_as_json_by_prefect_and_read_again(tmp_path: Path) -
         serializer.dumps(temporary)
     with pytest.raises(hpo.StudyNotFoundError):
         serializer.loads(written.replace(b'"study"', b'"other"', 1).replace(b': "study"', b': "other"'))
-
-
-@pytest.mark.slow
-def test_a_running_study_is_read_as_far_as_it_is(tmp_path: Path) -> None:
-    seen: list[int] = []
-    place = Home(tmp_path)
-    go_on = threading.Event()
-
-    def slow(trial: hpo.Trial) -> None:
-        if trial.number == 2:
-            go_on.wait(600)
-        train(trial)
-
-    spec = hpo.StudySpec(
-        study="study",
-        objective="tests.python.training:train",
-        metric=hpo.Metric("loss"),
-        space=SPACE,
-        search=hpo.Random(configs=4),
-    )
-    journal = place.open_journal()
-    study = hpo.Study.create(spec, journal)
-    executor = InProcessExecutor(spec, place.study_folder("study", create=True), slow)
-    thread = threading.Thread(target=lambda: Loop(study, executor).run())
-    thread.start()
-    while not (tmp_path / "studies" / "study" / "checkpoints").exists() or len(seen) < 2:
-        seen = list(hpo.load("study", tmp_path).results.get("trial", []))
-        time.sleep(0.01)
-    running = hpo.load("study", tmp_path)
-    assert running.status == "open"
-    assert len(running.results) == 2
-    assert running.best.trial in (0, 1)
-    assert "running" in set(running.trials["state"])
-    go_on.set()
-    thread.join()
-    journal.close()
-    assert len(running.results) == 2  # as it was read
-    assert running.refresh().status == "finished"
-    assert len(running.results) == 4
 
 
 def test_a_result_without_a_home_cannot_be_sent_elsewhere_and_goes_with_its_object(tmp_path: Path) -> None:

@@ -87,7 +87,6 @@ class Script:
 
 
 def _processes(tag: str) -> list[str]:
-    """Processes with a script's tag in their environment."""
     found = []
     for process in psutil.process_iter():
         try:

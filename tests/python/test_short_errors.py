@@ -26,17 +26,6 @@ def shown(error: BaseException) -> tuple[str, set[str]]:
     return text, {line.split('"')[1] for line in text.splitlines() if line.startswith('  File "')}
 
 
-def test_an_import_error_shows_frames_of_the_users_code_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "broken_here.py").write_text("def half():\n    return 1 / 0\nhalf()\ndef train(trial): ...\n")
-    with caplog.at_level(logging.DEBUG, "hpo.errors"), pytest.raises(hpo.HpoError) as raised:
-        hpo.tune("broken_here:train", SPACE, pythonpath=[tmp_path], **QUIET)
-    text, files = shown(raised.value)
-    assert files <= {__file__, errors.__file__, str(tmp_path / "broken_here.py")}, text
-    assert len(text.splitlines()) < 20 and "ZeroDivisionError" in text and "cannot be imported" in text
-    record = next(record for record in caplog.records if record.name == "hpo.errors")
-    assert "executor.py" in "".join(traceback.format_exception(*record.exc_info or (None, None, None)))
-
-
 def test_a_scheduler_that_does_not_answer_is_named_at_once_and_in_one_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -69,11 +69,9 @@ class Search:
         return found
 
     def steps(self) -> dict[int, list[int]]:
-        """Steps that were trained, by trial."""
         return {trial: [step for _, step in steps] for trial, steps in noted(self.notes).items()}
 
     def processes(self) -> dict[int, set[int]]:
-        """Processes that trained, by trial."""
         return {trial: {process for process, _ in steps} for trial, steps in noted(self.notes).items()}
 
 

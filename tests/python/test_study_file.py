@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hpo_core as hpo
-from hpo_core.spec.study_file import read_yaml, with_places
-from hpo_core.spec.study_yaml import as_yaml
+from hpo_core.spec.study_file import with_places
 
 TEXTS = st.one_of(
     st.sampled_from(["1e-4", "on", "off", "yes", "null", "~", "0x1f", "2024-01-01", "1_000", "a: b", "- x", "#", ""]),
@@ -118,9 +117,3 @@ def test_each_part_is_written_and_read(part: str, value: Any, tmp_path: Path) ->
     (tmp_path / "study.yaml").write_text(spec.to_yaml())
     assert hpo.load_spec(tmp_path / "study.yaml") == spec
     assert len(spec.to_yaml().splitlines()) < 60  # defaults are left out
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.dictionaries(TEXTS, SCALARS))
-def test_yaml_reads_what_was_written(data: dict[str, Any]) -> None:
-    assert read_yaml(as_yaml(data))[0] == data

@@ -6,7 +6,6 @@ Each script is one that runs by itself; what a study needs of it is marked with 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import mypy.api
 import psutil
 import pytest
 
@@ -155,19 +153,3 @@ def test_killed_script_that_is_started_again_ends_as_if_nothing_had_happened(tmp
     assert result.results["resource"].max() == 4 and len(done) == len(done.drop_duplicates(["trial", "target"]))
     log = (tmp_path / "killed.log").read_text()
     assert "is not tracked" not in log and "are not tracked" not in log
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", ["README.md", *(f"docs/how-to/{page}.md" for page in ("tune-a-training-script", "tune-in-a-notebook"))]
-)
-def test_type_checkers_accept_the_programs_of_the_documentation(page: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    programs = [block for block in blocks if "import hpo_core as hpo" in block and "hpo.tune(" in block]
-    assert programs
-    for number, program in enumerate(programs):
-        (tmp_path / f"program_{number}.py").write_text(program)
-    said, wrong, code = mypy.api.run(
-        ["--strict", "--allow-untyped-defs", "--allow-untyped-calls", "--no-warn-unused-ignores", str(tmp_path)]
-    )
-    assert code == 0, said + wrong

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import hpo_core as hpo
 
@@ -42,23 +41,3 @@ def fails(trial: hpo.Trial, first: int = 0) -> None:
 
 def fails_at_once(trial: hpo.Trial) -> None:
     raise ValueError("on purpose")
-
-
-class FailsFirst:
-    """A function by value whose first process fails at once, and whose others are still unpickling it by then."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.place = state["place"]
-        try:
-            (self.place / "first").touch(exist_ok=False)
-        except FileExistsError:
-            (self.place / "others").touch()
-            time.sleep(600)
-
-    def __call__(self, trial: hpo.Trial) -> None:
-        while not (self.place / "others").exists():
-            time.sleep(0.01)
-        raise ValueError("on purpose")

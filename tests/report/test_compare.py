@@ -13,7 +13,7 @@ from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
-from hpo_core.report.comparison import Comparison, band
+from hpo_core.report.comparison import Comparison
 from tests.conftest import World, fresh, make_spec
 
 
@@ -66,14 +66,6 @@ def test_repeats_may_be_tracked_elsewhere_and_begin_from_one_past() -> None:
 def test_one_seed_twice_is_no_spread_over_seeds() -> None:
     found = Comparison.of([entries("a-1", 1), entries("a-2", 1), entries("a-3", 2)])
     assert [[member.study.name for member in group.members] for group in found.groups] == [["a-1", "a-3"], ["a-2"]]
-
-
-def test_band_holds_every_run_between_least_and_most() -> None:
-    tracks = [([(1.0, 5.0), (4.0, 1.0)], 10.0), ([(2.0, 3.0)], 5.0), ([(1.0, 4.0), (9.0, 2.0)], 9.0)]
-    places, least, middle, most = band(tracks, -1.0)
-    assert (places[0], places[-1]) == (2.0, 10.0)
-    assert (least[0], middle[0], most[0]) == (-5.0, -4.0, -3.0)
-    assert (least[-1], middle[-1], most[-1]) == (-3.0, -2.0, -1.0)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

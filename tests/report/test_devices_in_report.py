@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
-from hpo_core.report.device_figures import device_table
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
+from hpo_core.report.timelines import device_table
 from tests.report.packed_study import packed_study
 from tests.report.test_report import ASHA, World, html
 
@@ -47,25 +47,6 @@ def test_table_counts_what_the_journal_holds(series: Series) -> None:
     page = render(series)
     assert "packing fill, oversubscribe A100 1.5" in page
     assert "utilization" not in [label for label, _, _ in key_numbers(series)], "slots are jobs to choose from here"
-
-
-def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None:
-    search = {"method": "random", "configs": 19, "max_resource": 1}
-    begun = read_series(packed_study(search, reports=2, failures=0, waiting=3))
-    running = [span for span in begun.spans if span.outcome is None]
-    assert len(running) == len(begun.study.state.placed) == len(begun.study.state.running) - 3 == 11
-    assert all(span.shared is not None and span.start <= span.end == begun.wall for span in running)
-    uses = begun.uses
-    assert [use.jobs for use in uses] == [5, 4, 4] and sum(use.running for use in uses) == 11
-    assert all(use.most_at_once == 4 and use.failed == 0 for use in uses)
-    found = {figure.key: figure for figure in figures(begun)}
-    (shown,) = [trace for trace in found["jobs"].data if trace["name"] == "running"]
-    assert len(shown["x"]) == 11 and all("running after" in line and "share: 25%" in line for line in shown["text"])
-    assert "<th>running</th>" in html(device_table(begun))
-    jobs = [trace for trace in found["jobs"].data if trace["name"] == "running"]
-    assert [len(trace["x"]) for trace in jobs] == [11], "one that waits trains nowhere"
-    assert ("jobs done", "2", "0 lost or failed attempts, 11 running, 3 waiting for a device") in key_numbers(begun)
-    render(begun)
 
 
 def test_studies_that_do_not_pack_have_none_of_it() -> None:

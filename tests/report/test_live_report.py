@@ -6,20 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.errors import StudyNotFoundError
-from hpo_core.report import study_page
 from hpo_core.report.study_page import LiveReport
 from tests.cli.test_console import played
 from tests.methods import spec_of
 from tests.report.test_report import World
 from tests.report.test_trials_data import data_of
-from tests.waiting import LIMIT, eventually
+from tests.waiting import LIMIT
 
 
 def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) -> None:
@@ -35,22 +31,6 @@ def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) ->
     world.study.stop("enough")
     assert not report.write()
     assert data_of(page.read_text())["live"] == 0, "it loads itself no more"
-
-
-def test_it_ends_with_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study_page, "LIVE_SECONDS", 0.01)
-    world, page = World(failing=False), tmp_path / "report.html"
-    thread = threading.Thread(target=LiveReport(world.journal, "digits-mlp", page).follow, daemon=True)
-    thread.start()
-    eventually(page.exists)
-    world.play()
-    thread.join(LIMIT)
-    assert not thread.is_alive() and data_of(page.read_text())["live"] == 0
-
-
-def test_a_study_that_is_not_there_is_no_page(tmp_path: Path) -> None:
-    with pytest.raises(StudyNotFoundError):
-        LiveReport(MemoryJournal(), "digits", tmp_path / "report.html").write()
 
 
 @pytest.mark.slow

@@ -7,14 +7,12 @@ import re
 from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.rng import Stream
-from hpo_core.report.device_figures import pool_slots
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
-from hpo_core.report.timelines import jobs_over_time
-from hpo_core.simulation.simulation import Simulation
+from hpo_core.report.timelines import pool_slots
+from hpo_core.simulation.repeats import Simulation
 from tests.conftest import make_spec
-from tests.report.test_report import World
 from tests.sharing.in_memory import MemoryPools
 from tests.sharing.played_pool import PlayedPool, Player
 
@@ -76,13 +74,3 @@ def test_held_and_used_slots_are_drawn_over_time() -> None:
     assert figure.layout["yaxis"]["title"]["text"] == "slots" and "time" in figure.layout["xaxis"]["title"]["text"]
     assert re.fullmatch(r"Slots of the pool over time: 6\.\d\d in use in the mean, of 6\.\d\d", figure.title)
     assert "pool p" in figure.caption and "other studies" in figure.caption
-
-
-def test_in_a_pool_gaps_are_not_called_idle_time() -> None:
-    series = shared_slots()
-    jobs = jobs_over_time(series)
-    assert jobs is not None and "in a gap it was idle, or another study of the pool had it" in jobs.caption
-    assert jobs.title == "Jobs over time", "workers that others had were not idle"
-    alone = jobs_over_time(read_series(World().play().entries()))
-    assert alone is not None and "in a gap the worker was idle, or not there" in alone.caption
-    assert pool_slots(read_series(World().play(9).entries())) is None, "nothing is shared"

@@ -7,7 +7,6 @@ import json
 import math
 import random
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from hpo_core.report import write_report
 from hpo_core.report.html_page import Section, card
 from hpo_core.report.parameters import importances
 from hpo_core.report.series import Series, read_series
-from hpo_core.report.study_page import failure_rows, figures, key_numbers, render
+from hpo_core.report.study_page import failure_rows, figures, render
 from hpo_core.report.style import Figure
-from hpo_core.views.failure_reasons import next_command
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"type": "float", "low": 1e-5, "high": 1.0, "log": True},
@@ -122,7 +120,6 @@ class World:
 
 
 def html(*parts: Section | None) -> str:
-    """Sections as the page shows them."""
     return "".join(card(part) for part in parts if part is not None)
 
 
@@ -184,45 +181,6 @@ def test_utilization_is_busy_time_over_offered_time(played: World) -> None:
     assert f"{100 * busy / (4 * wall):.0f}%" in drawn["jobs"].title
 
 
-def test_no_row_holds_two_attempts_at_once(played: World) -> None:
-    _, drawn = told(played)
-    rows: dict[int, list[tuple[float, float]]] = {}
-    for trace in drawn["jobs"].data:
-        for row, base, length in zip(trace["y"], trace["base"], trace["x"], strict=True):
-            rows.setdefault(row, []).append((base, base + length))
-    assert len(rows) == 4
-    for bars in rows.values():
-        bars.sort()
-        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(bars))
-
-
-def test_a_study_that_a_person_halted_says_why() -> None:
-    world = World(slots=12).play(40)
-    world.study.stop("enough for today")
-    series, _ = told(world)
-    assert next_command(series.study) == "hpo resume digits-mlp"
-    assert "enough for today" in render(series) and ">halted<" in render(series)
-
-
-def test_the_ladder_has_a_path_for_every_trial_and_a_cross_for_every_failure(played: World) -> None:
-    _, drawn = told(played)
-    crosses = next(trace for trace in drawn["ladder"].data if trace["name"] == "failed attempt")
-    assert len(crosses["x"]) == len(events(played, AttemptFailed))
-    reports = [word for trace in drawn["ladder"].data if trace is not crosses for word in trace["text"] if word]
-    assert {int(word.split()[1]) for word in reports} == set(range(60))
-    assert len(set(reports)) >= len(events(played, JobCompleted))
-
-
-def test_curves_join_all_attempts_of_a_trial(played: World) -> None:
-    series, drawn = told(played)
-    best = played.study.best
-    assert best is not None
-    line = next(trace for trace in drawn["curves"].data if trace["name"].endswith("the best"))
-    assert line["x"][:-1] == list(range(1, series.trials[best.trial].resource + 1))
-    assert line["y"][-2] == pytest.approx(series.final(series.trials[best.trial]), rel=1e-5)
-    assert drawn["curves"].layout["yaxis"]["type"] == "log"
-
-
 def test_importances_come_from_the_lowest_rung_with_enough_results(played: World) -> None:
     series, drawn = told(played)
     found = importances(series)
@@ -232,15 +190,6 @@ def test_importances_come_from_the_lowest_rung_with_enough_results(played: World
     assert sum(found.shares.values()) == pytest.approx(1)
     assert f"{found.results} results at resource 1 alone" in drawn["importances"].caption
     assert len(drawn["parallel"].data) == found.results + 1, "a line for each result, and the bar of colours"
-
-
-def test_numbers_of_the_head(played: World) -> None:
-    series, _ = told(played)
-    tiles = {label: (value, small) for label, value, small in key_numbers(series)}
-    state = played.study.state
-    assert tiles["trials"] == ("60", f"{state.abandoned_trials} abandoned")
-    assert tiles["resource used"] == (str(state.resource_used), "of 1,620 for training all in full")
-    assert tiles["saving"][0] == f"{100 * (1 - state.resource_used / 1620):.0f}%"
 
 
 def test_failures_are_listed_and_escaped(played: World) -> None:
@@ -261,20 +210,6 @@ def test_a_night_without_a_controller_is_cut_out() -> None:
     assert sum(span.outcome is Outcome.LOST for span in series.spans) == 4
     assert max(span.end for span in series.spans) <= series.wall + 1e-9
     assert "10 h in which no controller ran are cut out" in render(series)
-
-
-def test_a_loop_by_hand_needs_no_times_or_workers() -> None:
-    now = [1_760_000_000.0]
-    journal = MemoryJournal()
-    plain = {"study": "hand", "metric": {"name": "loss"}, "space": quadratic(), "search": {**ASHA, "configs": 9}}
-    study = Study.create(plain, journal, clock=lambda: now[0])
-    while (job := study.ask()) is not None:
-        now[0] += 10
-        study.tell(job, {"loss": (job.params["x"] - 0.3) ** 2 + 1 / job.target})
-    series = read_series(list(journal.entries("hand")))
-    assert series.utilization == pytest.approx(1.0)
-    assert {span.origin for span in series.spans if span.target == 3} == {1}
-    assert "no worker named" in render(series)
 
 
 def test_hostile_names_do_no_harm(tmp_path: Path) -> None:

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised
 from hpo_core.report.ladder import rung_section
 from hpo_core.report.series import Series
-from hpo_core.report.study_page import course, failure_rows, head, key_numbers, render
+from hpo_core.report.study_page import course, failure_rows, head
 from hpo_core.report.style import Figure
 from tests.methods import SEARCHES, spec_of
-from tests.report.test_report import SPACE, World, events, html, told, written
-from tests.views.test_rungs_view import HUNDRED
+from tests.report.test_report import World, events, html, told, written
 
 LADDER: dict[str, Any] = {"configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
 OWN = {"method": "asha", "brackets": [0, 1, 2], **LADDER}
-SHARED = OWN | {"rung_system": "shared"}
 PASHA = {"method": "pasha", **LADDER, "max_resource": 243}
-STOPPING = {"method": "asha", "variant": "stopping", **LADDER}
 Drawn = tuple[World, Series, dict[str, Figure]]
-
-
-def traces(world: World, key: str) -> list[dict[str, Any]]:
-    return told(world)[1][key].data
 
 
 @pytest.fixture(scope="module")
@@ -66,32 +57,6 @@ def test_trials_climb_in_the_panel_of_their_bracket(own: Drawn) -> None:
     assert headings == [f"<b>Bracket {s}: trials start at {3**s}</b>" for s in range(3)]
 
 
-def test_the_table_of_rungs_is_that_of_the_terminal(own: Drawn) -> None:
-    world, series, _ = own
-    plain = re.sub(r' data-label="[^"]*"| class="n"', "", html(rung_section(series)))
-    assert plain.count("<tr>") == 1 + len(world.study.method.rungs()) and "<th>bracket</th>" in plain
-    for rung in world.study.method.rungs():
-        cells = [rung.bracket, rung.rung, rung.level, f"{rung.results} of {rung.expected}"]
-        assert "".join(f"<td>{cell}</td>" for cell in cells) in plain.replace("<td>finished</td>", "")
-
-
-def test_shared_rungs_say_where_trials_enter() -> None:
-    series, _ = told(World(search=SHARED).play())
-    assert [len(ladder.rungs) for ladder in series.bands.ladders] == [4]
-    words = "All brackets share their rungs; their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2)."
-    assert words in html(rung_section(series))
-
-
-@pytest.mark.slow
-def test_a_hundred_brackets_are_drawn_by_shape(tmp_path: Path) -> None:
-    world = World(search=HUNDRED, slots=16, failing=False).play(1000)
-    series, drawn = told(world)
-    assert len(series.bands.all) == 15 and len(series.bands.ladders) == 5
-    assert drawn["ladder"].layout["height"] < 1800
-    assert html(rung_section(series)).count("<tr>") == 1 + 15
-    written(world, tmp_path)
-
-
 def test_closed_rungs_and_openings_are_drawn() -> None:
     world = World(search=PASHA).play()
     series, drawn = told(world)
@@ -111,36 +76,6 @@ def test_closed_rungs_and_openings_are_drawn() -> None:
     table = html(course(series))
     for event in raised:
         assert f"trial {event.trial} came to place {event.place}, where rung {event.rung - 2} had" in table
-
-
-def test_the_stopping_variant_is_told_in_its_own_words() -> None:
-    series, drawn = told(World(search=STOPPING).play())
-    head = html(rung_section(series))
-    assert "<th>went on</th>" in head and "<th>stopped</th>" in head and "promoted" not in head
-    assert "goes on at once, or is stopped" in drawn["ladder"].caption
-
-
-def with_stop(stop: dict[str, Any], search: dict[str, Any]) -> World:
-    world = World(failing=False, diverging=False)
-    world.journal = MemoryJournal()
-    plain = {"study": "digits-mlp", "metric": {"name": "val_loss"}, "space": SPACE, "search": search, "stop": stop}
-    world.study = Study.create(plain, world.journal, clock=lambda: world.now)
-    return world
-
-
-def test_a_stop_rule_is_told_in_words() -> None:
-    endless = {"method": "asha", "min_resource": 1, "reduction_factor": 3}
-    world = with_stop({"total_resource": 80}, endless).play()
-    series, _ = told(world)
-    page = render(series)
-    why = "stop rule met: total_resource = 80 units of training are given out; a resume grants 80 more"
-    assert page.count(why) == 2, "in the head and in the course of the study"
-    assert "of 80 units trained" in page and "no maximum resource" in page
-    assert "saving" not in [label for label, _, _ in key_numbers(series)]
-    world.study.recover("again:2")
-    world.play(60)
-    series, _ = told(world)
-    assert html(course(series)).count("halted") >= 1 and "resumed" in html(course(series))
 
 
 def test_failures_name_the_bracket_where_there_are_several(own: Drawn) -> None:

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from hpo_core.report import html_page
-from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.report.study_page import LiveReport, write_report
 from tests.deployed.test_browser import PATIENCE, page
-from tests.report.test_compare import entries
 from tests.report.test_report import World
 
 __all__ = ["page"]
@@ -43,32 +41,12 @@ def world() -> World:
 
 @pytest.fixture
 def report(world: World, tmp_path: Path) -> str:
-    """Address of the report of a study that has ended."""
     return write_report(world.play().entries(), tmp_path / "report.html").as_uri()
 
 
 def column(page: Any, place: int) -> list[str]:
     found: list[str] = page.locator(f"{ROWS} td:nth-child({place})").all_inner_texts()
     return found
-
-
-def background(page: Any) -> str:
-    found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    return found
-
-
-def test_the_theme_is_changed_and_kept(page: Any, errors: list[str], world: World, report: str) -> None:
-    page.goto(report)
-    page.wait_for_selector("#incumbent .main-svg")
-    light, paper = background(page), "document.getElementById('incumbent').layout.paper_bgcolor"
-    assert page.evaluate(paper) == "#ffffff"
-    page.click("#theme")
-    dark = background(page)
-    assert dark != light
-    page.wait_for_function(f"{paper} === '#182029'")
-    page.reload()
-    page.wait_for_selector("#incumbent .main-svg")
-    assert background(page) == dark and page.evaluate(paper) == "#182029"
 
 
 def test_the_table_is_sorted_filtered_and_downloaded(
@@ -130,17 +108,3 @@ def test_a_live_page_loads_itself_again(
     live.write()
     page.wait_for_function("document.getElementById('live').textContent === ''", timeout=PATIENCE)
     page.wait_for_selector("#trial-curve .main-svg", timeout=PATIENCE)
-
-
-def test_nothing_is_cut_on_a_telephone(page: Any, errors: list[str], world: World, tmp_path: Path) -> None:
-    names = [f"a-search-with-a-rather-long-name-of-{end}-1" for end in ("digits", "faces", "words", "birds", "trees")]
-    found = Comparison.of([entries(name, 1) for name in names])
-    path = write_comparison(found, tmp_path / "compare.html")
-    page.set_viewport_size({"width": 400, "height": 900})
-    page.goto(path.as_uri())
-    page.evaluate("document.getElementById('by-resource').scrollIntoView()")
-    page.wait_for_selector("#by-resource .main-svg")
-    wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
-    assert page.evaluate(wide) == 0
-    assert page.evaluate("document.documentElement.scrollWidth") == 400
-    assert all(name in page.inner_text("header") for name in names)

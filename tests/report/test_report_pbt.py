@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
-from hpo_core.report.population import lineage_tree, population_fitness, schedules
+from hpo_core.report.population import lineage_tree, population_fitness
 from hpo_core.report.series import Series, read_series
-from hpo_core.report.study_page import figures, key_numbers
 from hpo_core.report.style import Figure
-from hpo_core.views.failure_reasons import next_command
-from tests.report.test_report import SPACE, World, written
+from tests.report.test_report import World
 
 PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}
 
@@ -28,13 +24,6 @@ def trace(figure: Figure | None, words: str) -> dict[str, Any]:
     assert figure is not None
     (found,) = [item for item in figure.data if words in item["name"]]
     return found
-
-
-def test_generations_instead_of_rungs(played: Series) -> None:
-    assert [figure.key for figure in figures(played)][:4] == ["incumbent", "population", "schedules", "lineage"]
-    assert not {"ladder", "rungs", "curves", "panels", "parallel"} & {figure.key for figure in figures(played)}
-    assert [label for label, _, _ in key_numbers(played) if label == "saving"] == []
-    assert next_command(played.study) == "hpo extend evolved --configs 8"
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -57,22 +46,6 @@ def test_best_and_median_of_each_generation(mode: str) -> None:
     assert len(dots["x"]) + sum(len(item["x"]) for item in crosses) == len(series.trials) == 48
 
 
-def test_a_row_for_each_parameter_that_changed(played: Series) -> None:
-    best = played.study.best
-    assert best is not None and played.lineage is not None
-    found = played.lineage.schedule(best.trial, best.resource)
-    figure = schedules(played)
-    assert figure is not None
-    lines = [item for item in figure.data if item["mode"] == "lines"]
-    changed = [name for name in SPACE if name in found.names and len(found.values(name)) > 1]
-    assert len(lines) == len(changed) >= 3
-    rate = lines[changed.index("learning_rate")]
-    steps = [(a, b, y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
-    assert steps == [
-        (start, end, pytest.approx(value, rel=1e-4)) for start, end, value in found.values("learning_rate")
-    ]
-
-
 def test_the_tree_joins_every_child_to_its_parent(played: Series) -> None:
     figure = lineage_tree(played)
     assert figure is not None and played.lineage is not None and played.study.best is not None
@@ -93,11 +66,3 @@ def test_the_tree_joins_every_child_to_its_parent(played: Series) -> None:
     path = trace(figure, "the best")
     assert {(x, y) for x, y in zip(path["x"], path["y"], strict=True) if x is not None} == {place[n] for n in winner}
     assert path["line"]["width"] > alive["line"]["width"] > trace(figure, "no descendants")["line"]["width"]
-
-
-@pytest.mark.parametrize("reports", [0, 3, 8, 12])
-def test_a_study_that_has_just_begun(tmp_path: Path, reports: int) -> None:
-    world = World(search=PBT).play(reports)
-    page = written(world, tmp_path)
-    assert ("Fitness of the population" in page) == (reports > 0)
-    assert ('id="lineage"' in page) == any(trial.parent is not None for trial in world.study.state.trials)

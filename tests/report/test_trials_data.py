@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
@@ -14,7 +13,7 @@ from hpo_core.report import trials_table as embedded
 from hpo_core.report import write_report
 from hpo_core.report.parameters import contour, importances
 from hpo_core.report.series import read_series
-from tests.report.test_report import ASHA, SPACE, World, quadratic
+from tests.report.test_report import ASHA, SPACE, World
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -30,7 +29,6 @@ def played() -> World:
 
 @pytest.fixture(scope="module")
 def page(played: World, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Its report, without logs."""
     return write_report(played.entries(), tmp_path_factory.mktemp("report") / "report.html").read_text()
 
 
@@ -60,22 +58,6 @@ def test_states_are_told_in_words(played: World) -> None:
     assert "winner" not in states and states.count("running") == len(running.study.state.running)
 
 
-def test_details_tell_curve_story_and_attempts(played: World) -> None:
-    series = read_series(played.entries())
-    found = embedded.embedded_trials(series)
-    assert found is not None
-    details = found["details"][found["winner"]]
-    assert [at for at, _ in details["curve"]] == list(range(1, 28))
-    assert len(details["attempts"]) == played.study.state.trials[found["winner"]].attempts
-    assert any("reached rung 3" in line for line in details["story"])
-    json.dumps(found, allow_nan=False)
-
-
-def test_values_that_javascript_has_not_are_words() -> None:
-    assert embedded._plain(math.inf) == "inf" and embedded._plain(2**60) == str(2**60)
-    assert embedded._plain(True) == "True" and embedded._plain([1]) == "[1]" and embedded._plain(None) is None
-
-
 def test_curves_and_stories_stay_within_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(search={**ASHA, "configs": 300}, slots=8).play()
     monkeypatch.setattr(embedded, "DETAIL_BYTES", 30_000)
@@ -103,20 +85,3 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     both = [t for t in series.trials if {first, second} <= set(t.params) and t.results]
     assert len(dots["x"]) == len(both), "a dot for every result"
     assert surface["type"] == "contour" and surface["connectgaps"]
-
-
-def test_a_contour_has_choices_on_an_axis_and_needs_two_parameters() -> None:
-    space = {
-        "kind": {"type": "categorical", "choices": ["good", "bad"]},
-        "x": {"type": "float", "low": 0.0, "high": 1.0},
-    }
-    world = World(space=space, failing=False, diverging=False)
-    world.value = lambda job, _: 1.0 + (job.params["kind"] == "bad")  # type: ignore[method-assign]
-    series = read_series(world.play().entries())
-    found = importances(series)
-    assert found is not None
-    figure = contour(series, found)
-    assert figure is not None and figure.layout["xaxis"]["type"] == "category"
-    assert set(figure.data[1]["x"]) == {"good", "bad"}
-    one = read_series(World(space=quadratic()).play().entries())
-    assert contour(one, importances(one)) is None, "one parameter has no pair"  # type: ignore[arg-type]

@@ -77,17 +77,6 @@ def test_a_model_that_is_really_worse_is_found() -> None:
     assert found > 54, "trained on 25 examples instead of 400"
 
 
-def test_an_example_that_is_hard_for_everybody_says_nothing() -> None:
-    days = Days(1)
-    models, (x, y) = (days.models(400), days.models(400)), days.data(VALIDATION)
-    y[:20] += 30.0
-    old, new = (scores(one, x, y) for one in models)
-    paired = example_noise(old, new)
-    assert paired is not None and paired.examples == VALIDATION
-    alone = np.var([one.losses for one in old], axis=1, ddof=1).mean() / VALIDATION
-    assert paired.variance < alone / 50
-
-
 def replaced(side: list[ExampleLosses], **changes: Any) -> list[ExampleLosses]:
     return [msgspec.structs.replace(one, **changes) for one in side]
 

@@ -52,11 +52,6 @@ def test_a_drift_must_be_large_and_significant() -> None:
     assert large_but_unsure.statistic >= 0.1 and not large_but_unsure.drifted
 
 
-def test_a_drift_check_with_too_few_losses_is_refused() -> None:
-    with pytest.raises(SpecError, match="one loss per example"):
-        check_drift([], draws(1, 100))
-
-
 # The test of a challenger.
 
 
@@ -142,21 +137,6 @@ def test_the_best_of_equal_configurations_wins_at_the_rate_of_the_level() -> Non
         challenger = [noise(specs[best].training_seed(trial)) for trial in trials_of_repeats(specs[best], 5)]
         wins += promotion_test([noise(-k) for k in range(1, 6)], challenger, level=0.05).wins
     assert 25 < wins < 75, "5 % of 1,000 and 3.6 deviations; with the winner's own seed among them there are some 95"
-
-
-def test_repeats_of_a_trial_include_its_ancestors() -> None:
-    journal = MemoryJournal()
-    search = {"method": "pbt", "population": 4, "generations": 4, "steps_per_generation": 2}
-    study = played(journal, search=search)
-    last = next(t for t in reversed(study.state.trials) if t.parent is not None and t.results)
-    spec = repeats_spec(list(journal.entries("world")), "again", trial=last.number, repeats=2, changes={})
-    again = fresh(spec)
-    World(4).play(again)
-    assert again.status == "finished"
-    for number in trials_of_repeats(spec, 2):
-        trial = again.state.trials[number]
-        assert trial.params == last.params and trial.resource == last.resource
-        assert trial.parent is not None and trial.parent % 2 == number % 2, "its own repeat's ancestor"
 
 
 def test_the_tuning_spec_has_the_search_and_the_new_data() -> None:

@@ -11,13 +11,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from hpo_core.home import Home
-from hpo_core.spec import load_spec
-from hpo_core.study import Study
 from tests.contracts.conftest import postgresql_url  # noqa: F401 - a fixture
 from tests.dask_processes import DaskProcesses
-from tests.deployed.deployment_server import LINE
 from tests.flows.conftest import LIMIT, ROOT, Runner
+from tests.retraining.test_retrain_tasks import begun
 
 PLANTED = "pl4nted-s3cret"
 
@@ -35,7 +32,6 @@ def database(server_url: str) -> str:
 
 
 def kept_in(url: str) -> dict[str, str]:
-    """Every row of every table."""
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
@@ -55,15 +51,7 @@ def test_no_password_of_the_settings_is_stored_or_printed(
     for name in ("one", "two"):
         dask_processes.add_worker(name)
     url = database(postgresql_url)
-    file = hpo.study(
-        study="line", objective=LINE["objective"], space=LINE["space"], search=LINE["search"], tracking={},
-        cluster=dask_processes.cluster,
-    )  # fmt: skip
-    journal = Home(hpo.home, url).open_journal()
-    first = Study.create(load_spec(file), journal)
-    while (job := first.ask()) is not None:
-        first.tell(job, {"loss": (job.params["offset"] - 0.2) ** 2 + 0.01 / job.target})
-    journal.close()
+    begun(hpo, url, cluster=dask_processes.cluster)
     (hpo.folder / "similar.json").write_text(json.dumps({"offset": 0.2, "seed": 1}))
 
     def retrained(code: int, **settings: str) -> str:

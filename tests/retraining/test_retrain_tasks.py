@@ -8,8 +8,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
-
 from hpo_core.home import Home
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
@@ -26,12 +24,12 @@ print(json.dumps(retrain(model="line", data=sys.argv[1], study="line", rules=Rul
 """
 
 
-def begun(hpo: Runner) -> None:
-    """A study with a record to begin from."""
+def begun(hpo: Runner, journal_url: str | None = None, **changes: Any) -> None:
     file = hpo.study(
         study="line", objective=LINE["objective"], space=LINE["space"], search=LINE["search"], tracking={},
+        **changes,
     )  # fmt: skip
-    journal = Home(hpo.home).open_journal()
+    journal = Home(hpo.home, journal_url).open_journal()
     first = Study.create(load_spec(file), journal)
     while (job := first.ask()) is not None:
         first.tell(job, {"loss": (job.params["offset"] - 0.2) ** 2 + 0.01 / job.target})
@@ -82,28 +80,3 @@ def test_the_steps_of_a_retraining_are_tasks_that_tell_its_story(hpo: Runner) ->
     assert said["check for drift"].startswith("no drift: Kolmogorov")
     assert "mean loss on the new data: challenger" in said["test the challenger"]
     assert said["promote"] == similar["outcome"] and "version 1 stays champion" in said["promote"]
-
-
-@pytest.mark.slow
-def test_a_retraining_does_what_its_data_ask_for(hpo: Runner) -> None:
-    begun(hpo)
-    retrained(hpo, offset=0.2, seed=1)
-    same = retrained(hpo, offset=0.2, seed=1)
-    assert same["done_before"]
-    ((name, _, message),) = shown(hpo, "COMPLETED")
-    assert name == "look at the data" and "have not changed" in message
-
-    drifted = retrained(hpo, offset=0.9, seed=2)
-    steps = shown(hpo, "COMPLETED")
-    assert drifted["branches"] == ["tuned"] and drifted["promoted"]
-    assert [name for name, _, _ in steps if not name.startswith("tune")] == [
-        "look at the data", "evaluate champion version 1", "check for drift", "evaluate the challenger tuned",
-        "test the challenger", "promote", "report",
-    ]  # fmt: skip
-    assert len([name for name, _, _ in steps if name.startswith("tune")]) == 2, "the search, and the seeds of its best"
-
-    broken = retrained(hpo, code=1, broken=True)
-    assert "these data are broken" in broken["error"]
-    *_, (name, state, message) = shown(hpo, "FAILED")
-    assert name.startswith("evaluate champion version") and state == "FAILED"
-    assert "these data are broken" in message and "encountered an exception" not in message

@@ -13,7 +13,7 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.audit import audit
-from hpo_core.samplers import rank_model
+from hpo_core.samplers import ranked_gp
 from tests.contract_suites.fake_training import STUDY, FakeTraining, example_spec, new_study
 
 OURS = {"name": "ranked_gp", "n_startup_trials": 5}
@@ -110,8 +110,8 @@ def test_the_gradient_of_the_fit_is_that_of_its_density(monkeypatch: pytest.Monk
             seen.append(abs((loss(theta + step)[0] - loss(theta - step)[0]) / 2e-5 - gradient[at]))
         return type("Found", (), {"x": theta})
 
-    monkeypatch.setattr(rank_model, "minimize", checked)
-    rank_model.fit(known, scores, np.array([0, 1, 1, 2]))
+    monkeypatch.setattr(ranked_gp, "minimize", checked)
+    ranked_gp.fit(known, scores, np.array([0, 1, 1, 2]))
     assert len(seen) == 8 and max(seen) < 1e-4
 
 
@@ -124,8 +124,8 @@ def test_awaited_results_shrink_deviations_and_leave_means() -> None:
     new = np.array([math.inf])
     awaited = rng.random((1, 2))
     at = awaited + 0.01, np.zeros(1), new
-    before = rank_model.Posterior(known, scores, nothing, owner, settings).at(at)
-    after = rank_model.Posterior(known, scores, (awaited, np.zeros(1), np.array([99])), owner, settings).at(at)
+    before = ranked_gp.Posterior(known, scores, nothing, owner, settings).at(at)
+    after = ranked_gp.Posterior(known, scores, (awaited, np.zeros(1), np.array([99])), owner, settings).at(at)
     assert after[0] == pytest.approx(before[0]) and after[1] < 0.9 * before[1]
 
 

@@ -12,7 +12,6 @@ import psutil
 
 
 def sockets_of(process: psutil.Process, kind: str = "inet") -> list[Any]:
-    """Addresses at which a process listens."""
     connections = getattr(process, "net_connections", None) or process.connections  # before psutil 6
     return [one.laddr for one in connections(kind) if one.status == psutil.CONN_LISTEN]
 

@@ -64,7 +64,7 @@ def test_files_outside_the_study_are_neither_loaded_nor_removed(
             checkpoints.load(folder, bad, "checkpoints")
         remove(folder, uri, "checkpoints")
     job = Job(0, 1, Rung(0, 0), 2, {}, bad)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
+    request = make_request(job=job, folder=str(folder))
     report = run_attempt(lambda trial: None, request)
     assert report.outcome is Outcome.CHECKPOINT_BAD and "does not lie below" in report.message
     assert (tmp_path / "thesis" / "chapter.safetensors").exists()

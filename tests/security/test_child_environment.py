@@ -45,11 +45,8 @@ def environment(monkeypatch):
 
 def request_for(folder, do="notes_environment", checkpoint=None):
     return make_request(
-        study="s",
         job=Job(1, 0, Rung(0, 0), 1, {"do": do}, checkpoint),
         objective="poison_objectives:dispatch",
-        metric="loss",
-        seed=1,
         folder=str(folder),
         pythonpath=(OBJECTIVES,),
     )

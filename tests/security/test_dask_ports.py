@@ -24,7 +24,6 @@ ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message ov
 
 
 def listening(process: psutil.Process) -> dict[int, int]:
-    """Ports on which a process and its descendants listen, with the pid."""
     found = {}
     for one in (process, *process.children(recursive=True)):
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +28,9 @@ from tests.security.descriptions import (
 
 MESSAGE = 20_000
 """Characters of an error at most, whatever was sent."""
-FAST_ATTACKS = {
-    "mapping/hyperband-of-many-rungs", "mapping/grid-of-1e48-points", "mapping/circle", "mapping/deep",
-    "mapping/integer-of-5000-digits", "mapping/unknown-keys", "mapping/an-object", "file/alias-bomb", "file/deep-flow",
-    "file/tag-python", "file/not-utf-8", "set/deep-value", "form/alias-bomb-as-value", "form/deep-row",
-}  # fmt: skip
-"""One of each kind: the others begin a process of their own as well, of a third of a second."""
-FAST_LARGEST = {"asha-shared", "hyperband", "pbt", "grid-shuffled", "tpe", "chain-of-conditions"}
 
 
-def mostly_slow(names: Iterable[str], fast: set[str]) -> list[Any]:
-    assert fast < set(names)
-    return [pytest.param(name, marks=() if name in fast else pytest.mark.slow) for name in names]
-
-
-@pytest.mark.parametrize("name", mostly_slow(ATTACKS, FAST_ATTACKS))
+@pytest.mark.parametrize("name", ATTACKS)
 def test_a_hostile_description_is_accepted_or_refused_in_time(name: str, tmp_path: Path) -> None:
     seen = measured(attack, name, str(tmp_path))
     assert seen.outcome in ("accepted", "refused"), seen
@@ -51,7 +38,7 @@ def test_a_hostile_description_is_accepted_or_refused_in_time(name: str, tmp_pat
     assert len(seen.message) < MESSAGE, "a message repeats what was sent"
 
 
-@pytest.mark.parametrize("name", mostly_slow(LARGEST, FAST_LARGEST))
+@pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_accepted_study_starts_in_time(name: str) -> None:
     """Rungs, tables of Hyperband, points of a grid: what is reckoned from a description stays as small as it is."""
     seen = measured(begun, name)

@@ -72,7 +72,7 @@ def test_a_study_with_its_own_servers_leaves_nothing_in_the_shared_folder(tmp_pa
     """Prefect's server, MLflow's copy, the workers, the report; and `hpo ui`, which shows all of it."""
     hpo = Runner(tmp_path, {}, prefect="auto")
     study = hpo.study(search={"method": "random", "configs": 2, "max_resource": 1}, tracking={})
-    with wide_modes(), watched(shared) as folder:
+    with wide_modes(), watched(shared) as made:
         hpo("tune", study)
         hpo("project", "toy")
         ui = hpo.start("ui")
@@ -82,6 +82,6 @@ def test_a_study_with_its_own_servers_leaves_nothing_in_the_shared_folder(tmp_pa
         finally:
             ui.send_signal(signal.SIGINT)
             ui.communicate(timeout=LIMIT)
-    assert folder.made, "what they do make is seen"
-    assert not [made for made in folder.made if not made.is_private]
+    assert made, "what they do make is seen"
+    assert not [one for one in made if not one.is_private]
     assert not list(shared.iterdir())

@@ -21,8 +21,6 @@ _RANDOM = re.compile(r"(tmp|hpo-[a-z]+-|prefect-workspace-attempt-)?[a-z0-9_]{8}
 
 
 class Made(NamedTuple):
-    """A file or folder that appeared."""
-
     name: str
     mode: str
     """``drwx------``; empty: it was gone before one could look."""
@@ -33,27 +31,20 @@ class Made(NamedTuple):
         return _RANDOM.fullmatch(self.name) is not None and self.mode[4:] in ("", "------")
 
 
-class WatchedFolder:
-    """Notes what is made in a folder, however short it lives."""
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[list[Made]]:
+    """What is made in a folder from now on, however short it lives; complete after the block."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    notices = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+    assert notices >= 0, os.strerror(ctypes.get_errno())
+    assert libc.inotify_add_watch(notices, os.fsencode(folder), _CREATED) >= 0
+    made: list[Made] = []
+    ended = threading.Event()
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: list[Made] = []
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._notices = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        assert self._notices >= 0, os.strerror(ctypes.get_errno())
-        assert libc.inotify_add_watch(self._notices, os.fsencode(folder), _CREATED) >= 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        while not self._ended.is_set():
-            if select.select([self._notices], [], [], 0.1)[0]:
-                self._note(os.read(self._notices, 1 << 16))
-
-    def _note(self, events: bytes) -> None:
-        place = 0
+    def look(seconds: float) -> bool:
+        if not select.select([notices], [], [], seconds)[0]:
+            return False
+        events, place = os.read(notices, 1 << 16), 0
         while place < len(events):
             length = _EVENT.unpack_from(events, place)[3]
             place += _EVENT.size
@@ -61,23 +52,19 @@ class WatchedFolder:
             place += length
             mode = ""
             with contextlib.suppress(FileNotFoundError):
-                mode = stat.filemode((self.folder / name).lstat().st_mode)
-            self.made.append(Made(name, mode))
+                mode = stat.filemode((folder / name).lstat().st_mode)
+            made.append(Made(name, mode))
+        return True
 
-    def close(self) -> None:
-        """Read what is left, and watch no more."""
-        self._ended.set()
-        self._thread.join()
-        while select.select([self._notices], [], [], 0)[0]:
-            self._note(os.read(self._notices, 1 << 16))
-        os.close(self._notices)
+    def follow() -> None:
+        while look(0.1) or not ended.is_set():
+            pass
 
-
-@contextlib.contextmanager
-def watched(folder: Path) -> Iterator[WatchedFolder]:
-    """Watch a folder for a while."""
-    watching = WatchedFolder(folder)
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
     try:
-        yield watching
+        yield made
     finally:
-        watching.close()
+        ended.set()
+        thread.join()
+        os.close(notices)

@@ -51,7 +51,7 @@ FLOW_LAYERS = [
     {"dask", "early_interrupt", "progress", "guarded_server"},
     {"python_progress"},
     {"prefect_api"},
-    {"prefect_pages", "steps"},
+    {"prefect_pages"},
     {"serve_home"},
     {"study_run"},
     {"deployed"},

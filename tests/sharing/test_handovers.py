@@ -34,7 +34,6 @@ class Plain:
         self.at: dict[str, int] = {}
 
     def room(self, now: float) -> int:
-        """Slots that the study may use."""
         self.inner.moment = now
         return self.pooled.inventory().slots
 
@@ -58,7 +57,6 @@ def pools() -> MemoryPools:
 
 
 def claim(pools: MemoryPools, **claimed: object) -> None:
-    """Another study says what it wants."""
     member = Member(study="other", owner="o", unit="worker", seen=4, **claimed)  # type: ignore[arg-type]
     pools.change("p", "other", lambda rows: [PoolRow("p", "other", member)])
 

@@ -35,17 +35,6 @@ def test_weights_1_1_2_get_their_shares_and_no_slot_idles(pools: Pools) -> None:
     assert pool.longest_idle <= 2 * EXCHANGE_SECONDS
 
 
-def test_a_newcomer_gets_its_share_as_jobs_end_and_none_is_ended(pools: Pools) -> None:
-    first = Player("first", pools, seconds=lambda job: 20.0, search=ENDLESS)
-    second = Player("second", pools, seconds=lambda job: 20.0, search=ENDLESS, begins=5.0)
-    pool = PlayedPool(first, second)
-    pool.play(19)
-    assert (first.used, second.used) == (8, 0)
-    pool.play(24)
-    assert (first.used, second.used) == (4, 4)
-    assert all(not trial.failures for trial in first.study.state.trials)
-
-
 def test_whole_studies_share_to_their_ends(pools: Pools) -> None:
     ladder = {"method": "asha", "configs": 20, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
     players = [
@@ -80,20 +69,10 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     assert (one.used, other.used) == (4, 4)
 
 
-def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None:
-    players = [
-        Player(name, pools, seconds=lasting(1, name), search=ENDLESS, weight=weight)
-        for name, weight in (("a", 1.0), ("b", 2.0))
-    ]
-    PlayedPool(*players).play(160)
-    assert shares(*players) == pytest.approx([1 / 3, 2 / 3], rel=0.06)  # 2.67 and 5.33 slots
-
-
 HALVING = {"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 4, "reduction_factor": 4}
 
 
 def sizes(player: Player, level: int) -> set[int]:
-    """Slots of its jobs that train to this level."""
     return {grant.demand.slots for grant in player.study.state.running.values() if grant.target == level}
 
 
@@ -109,27 +88,3 @@ def test_the_last_trial_grows_into_slots_that_nobody_claims_and_gives_them_back(
     pool.play(60)
     assert (first.used, second.used) == (4, 4), "a newcomer gets what was lent and is not used"
     assert all(not trial.failures for trial in first.study.state.trials)
-
-
-def test_lent_slots_go_to_who_claims_them_within_two_looks(pools: Pools) -> None:
-    """While its jobs run, a study that grows is lent the rest: no reason to end a job, or to claim less."""
-    leaves = Player("leaves", pools, seconds=lambda job: 20.0, search={**ENDLESS, "configs": 4})
-    grows = Player("grows", pools, seconds=lambda job: 100.0, search=HALVING, gang="auto", begins=3.0)
-    newcomer = Player("new", pools, seconds=lasting(4), search=ENDLESS, begins=50.0)
-    pool = PlayedPool(leaves, grows, newcomer)
-    pool.play(49)
-    assert grows.used == 4 and len(grows.seat.held) == 8
-    pool.play(50 + ALONE_SECONDS + 2 * EXCHANGE_SECONDS)
-    assert (grows.used, newcomer.used) == (4, 4)
-    pool.play(90)
-    assert all(not trial.failures for trial in grows.study.state.trials), "no job was ended for it"
-
-
-def test_gangs_and_plain_jobs_hold_whole_workers_of_several_slots(pools: Pools) -> None:
-    threads = {"worker-0": 2, "worker-1": 2, "worker-2": 4}
-    flat = {"method": "random", "configs": 12, "max_resource": 1}
-    gang = Player("gang", pools, seconds=lambda job: 10.0, threads=threads, search=flat, gang=4, slots=8)
-    plain = Player("plain", pools, seconds=lasting(4), threads=threads, search={**flat, "configs": 60}, begins=5.0)
-    pool = PlayedPool(gang, plain, slots=len(threads))
-    pool.play(300)
-    assert gang.ended and plain.ended

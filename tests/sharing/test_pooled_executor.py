@@ -10,7 +10,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.pool.executor import PooledExecutor, SlotPlaces
-from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms
+from hpo_core.pool.seat import PoolSeat, Terms
 from tests.sharing.in_memory import MemoryPools, used
 
 
@@ -118,23 +118,6 @@ def test_a_job_that_finds_no_slot_waits_for_one_and_may_be_cancelled(inner: ByHa
     assert list(inner.begun) == [1, 3]
     pooled.cancel([(1, 0), (3, 0)])
     assert {report.trial for report in told} == {0, 2}
-
-
-def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled: PooledExecutor) -> None:
-    assert pooled.inventory().slots == 2
-    other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
-    for moment in range(0, int(LEASE_SECONDS) + 5):
-        other.exchange(100.0 + moment, range(2))
-    assert len(other.open(100.0 + moment)) == 2, "it took the slots of a controller that gave no sign of life"
-    inner.moment = LEASE_SECONDS + 5  # this controller was stopped, and goes on
-    submit(pooled, 0, [])
-    assert inner.begun == {} and pooled.inventory().slots == 0
-
-
-def test_a_worker_that_joins_is_used_at_once(inner: ByHand, pooled: PooledExecutor) -> None:
-    assert pooled.inventory().slots == 2
-    inner.slots = 3
-    assert pooled.inventory().slots == 3
 
 
 def test_a_trial_that_grew_does_not_wait_for_slots_that_went_to_others(inner: ByHand, pooled: PooledExecutor) -> None:

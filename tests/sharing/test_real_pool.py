@@ -1,4 +1,4 @@
-"""Studies that share slots, each with a controller process of its own. ``pytest -s`` shows the figures.
+"""Studies that share slots, each with a controller process of its own.
 
 Three studies with weights 1, 1, 2 on one Dask cluster of 8 slots: one is killed, a fourth joins. Two studies with local
 workers in a named pool: one gets a slot as a job ends, the other one's controller is stopped and goes on.
@@ -40,10 +40,21 @@ Start = Callable[..., subprocess.Popen[bytes]]
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[subprocess.Popen[bytes]] = []
 
-    def run(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def run(name: str, measured: Measured, seconds: float, **changes: object) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": seconds, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
+            "tracking": {"mlflow": "off"},
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described | changes))
+        command = [sys.executable, "-m", "hpo_flows", "tune", f"{name}.yaml", "--no-prefect"]
         with (tmp_path / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", *arguments], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
+                command, cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
                 env=os.environ | {"PYTHONPATH": str(ROOT), "HPO_HOME": str(tmp_path / "home")},
             )  # fmt: skip
         running.append(process)
@@ -105,19 +116,7 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, weight: float) -> subprocess.Popen[bytes]:
-        described = {
-            "study": name,
-            "objective": "tests.sharing.waiting_objective:train",
-            "metric": {"name": "loss"},
-            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "constants": {"mark": name, "seconds": JOB_SECONDS, "file": str(measured.file)},
-            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
-            "cluster": dask_processes.cluster,
-            "share": {"weight": weight},
-            "tracking": {"mlflow": "off"},
-        }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
-        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+        return start(name, measured, JOB_SECONDS, cluster=dask_processes.cluster, share={"weight": weight})
 
     def running(*names: str) -> Callable[[], bool]:
         def all_do() -> bool:
@@ -135,23 +134,18 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     found = measured.slot_seconds(began, ended)
     total = sum(found.values())
     shares = {name: seconds / total for name, seconds in sorted(found.items())}
-    print(f"\nshares of slot seconds with weights 1, 1, 2 over {ended - began:.0f} s: {shares}")
-    print(f"slots used on average: {total / (ended - began):.2f} of 8")
     assert shares == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, rel=0.1)
     assert measured.most_at_once(began, ended) <= 8
     source = Home(str(tmp_path / "home")).read_journal()
     seen = standings(live_rows(source, is_alive))
-    print("\n".join(seen[name].words for name in "abc"))
     assert [seen[name].share for name in "abc"] == [1, 1, 2]  # of four workers with two slots each
 
     os.killpg(controllers["c"].pid, signal.SIGKILL)
-    killed = time.time()
     wait_until(
         "the others use all slots",
         lambda: sum(measured.slot_seconds(time.time() - 1.0, time.time()).get(name, 0.0) for name in "ab") > 6.5,
         limit=LEASE_SECONDS + 2 * SHORT,
     )
-    print(f"the others used the killed study's slots {time.time() - killed:.1f} s later (lease {LEASE_SECONDS:.0f} s)")
 
     controllers["d"] = study("d", 2.0)
     wait_until("the fourth trains", running("d"))
@@ -162,7 +156,6 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     found = measured.slot_seconds(began, ended)
     total = sum(found.values())
     shares = {name: found[name] / total for name in "abd"}
-    print(f"shares after a fourth joined with weight 2, over {ended - began:.0f} s: {shares}")
     assert shares == pytest.approx({"a": 0.25, "b": 0.25, "d": 0.5}, rel=0.1)
     for name in ("a", "b", "d"):
         controllers[name].send_signal(signal.SIGINT)
@@ -178,19 +171,7 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(
     measured = Measured(tmp_path / "jobs.txt")
 
     def study(name: str, seconds: float) -> subprocess.Popen[bytes]:
-        described = {
-            "study": name,
-            "objective": "tests.sharing.waiting_objective:train",
-            "metric": {"name": "loss"},
-            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
-            "constants": {"mark": name, "seconds": seconds, "file": str(measured.file)},
-            "search": {"method": "random", "configs": 100, "max_resource": 1},
-            "cluster": {"kind": "local", "workers": 2},
-            "share": {"pool": "cpu"},
-            "tracking": {"mlflow": "off"},
-        }
-        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
-        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+        return start(name, measured, seconds, cluster={"kind": "local", "workers": 2}, share={"pool": "cpu"})
 
     source = Home(str(tmp_path / "home")).open_journal()
 

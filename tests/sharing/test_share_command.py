@@ -15,13 +15,9 @@ from typer.testing import CliRunner
 from hpo_core.home import Home
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import SpecError
-from hpo_core.pool.division import Member, Wish
-from hpo_core.pool.executor import pool_news
 from hpo_core.pool.seat import PoolSeat, pool_of, terms_of
-from hpo_core.pool.store import PoolRow, pools_of
-from hpo_core.pool.words import standing_of
+from hpo_core.pool.store import pools_of
 from hpo_core.spec import StudySpec
-from hpo_core.spec.study_file import changed
 from hpo_core.study import Study
 from hpo_flows.command import app
 from tests.conftest import make_spec
@@ -77,16 +73,6 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 4.5, priority -3 s does not run now; when it goes on, it begins with that." in hpo(
         tmp_path, "share", "s"
     )
-
-
-def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> None:
-    """Not of one in which it was on another machine."""
-    seat = driven(tmp_path, "s", weight=2)
-    pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
-    assert f"{HERE}: weight 2, priority 0" in hpo(tmp_path, "share", "s")
-    assert f"{HERE}: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
-    seat.exchange(2.0, WORKERS)
-    assert seat.mine.weight == 3
 
 
 @pytest.mark.parametrize(
@@ -145,14 +131,6 @@ def test_a_recorded_study_that_shared_devices_or_partitions_is_refused_in_words(
         StudySpec.from_journal(plain)
 
 
-def test_share_is_set_from_the_command_line_and_kept_by_the_journal() -> None:
-    plain = changed(make_spec(**SHARED).plain(), ["share.weight=2.5"])
-    spec = StudySpec.from_plain(plain)
-    assert spec.share is not None and spec.share.weight == 2.5
-    assert StudySpec.from_journal(spec.plain()).share == spec.share
-    assert make_spec().plain()["share"] is None
-
-
 def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
     def pool(host: str, share: Any, cluster: dict[str, Any]) -> str:
         return pool_of(make_spec(share=share, cluster=cluster), host)
@@ -165,29 +143,6 @@ def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
     assert here == ["tcp://127.0.0.1:1 on x"] * 3, "one scheduler, which other machines do not reach"
     local = {"kind": "local", "workers": 2}
     assert pool("x", {"pool": "cpu"}, local) != pool("y", {"pool": "cpu"}, local)
-
-
-def test_words_name_who_goes_first() -> None:
-    mine, *others = (
-        PoolRow("cpu on here", member.study, member)
-        for member in (
-            Member(study="me", demand=8, seen=4),
-            Member(study="high", demand=4, seen=4, priority=3),
-            Member(study="other", demand=8, seen=4),
-        )
-    )
-    words = standing_of(mine, others).words
-    assert "0 of 4 slots" in words and "high goes first by priority" in words
-
-
-def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
-    first = driven(tmp_path, "first")
-    news = pool_news(first)
-    assert not news(), "a study alone has nothing to say"
-    driven(tmp_path, "second")
-    first.exchange(5.0, WORKERS, WORKERS)
-    said = news()
-    assert "4 of 8 workers" in said and "shared with second" in said and not news()
 
 
 def test_example_of_the_page_prints_what_it_says() -> None:

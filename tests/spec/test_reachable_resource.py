@@ -123,8 +123,6 @@ def test_every_search_ends_or_is_refused_with_a_reason(way: str) -> None:
             {"method": "sha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
             r"configs = 5 is too small for 3 rungs.*max_resource = 9.*at least 9",
         ),
-        ({"method": "sha", "configs": 255, "max_resource": 256}, "at least 256"),
-        ({"method": "sha", "configs": 63, "max_resource": 256, "min_resource": 4}, "at least 64"),
         ({"method": "asha", "max_resource": 9}, "has no end"),
         ({"method": "pasha", "max_resource": 9}, "has no end"),
         ({"method": "random"}, "has no end"),

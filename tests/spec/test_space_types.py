@@ -17,8 +17,6 @@ from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import NestedParams, nested
 from hpo_core.model.space.search_space import distributions, seen
 from hpo_core.replay.audit import audit
-from hpo_core.replay.past_results import with_past
-from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.assembly import notices
 from tests.conftest import World, fresh, make_spec
 
@@ -206,48 +204,12 @@ def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sample
             assert distribution._contains(distribution.to_internal_repr(seen(space, trial.params)[name]))
 
 
-@pytest.mark.parametrize("sampler", ["CmaEsSampler", "GPSampler", "QMCSampler", "NSGAIISampler", "BruteForceSampler"])
-def test_every_sampler_proposes_all_types_inside_the_space(sampler: str) -> None:
-    space = {name: NET[name] for name in ("x", "kernel", "batch", "noise", "decay")}
-    if sampler == "BruteForceSampler":
-        space = {"kernel": NET["kernel"], "batch": NET["batch"]}
-    forbidden = [FORBIDDEN[1]]
-    spec = make_spec(
-        space=space, forbidden=forbidden, search={"method": "random", "configs": 12}, sampler={"name": sampler}
-    )
-    study = fresh(spec)
-    for _ in range(12):
-        job = study.ask()
-        assert job is not None and spec.search_space().complaints(job.params) == []
-        study.tell(job, {"loss": float(len(repr(job.params)))})
-
-
 @pytest.mark.parametrize("sampler", ["random", "TPESampler"])
 def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str) -> None:
     search = {"method": "random", "configs": 3}
     said = notices(make_spec(space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler}))
     assert bool(said) == (sampler == "TPESampler") and all("knows nothing of forbidden" in one for one in said)
     assert not notices(make_spec(search=search, sampler={"name": sampler}))
-
-
-def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
-    journal = MemoryJournal()
-    search = {"method": "pbt", "population": 4, "generations": 2}
-    spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, constants={"optimizer.beta": 0.9})
-    study = fresh(spec, journal)
-    World(1).play(study)
-    rerun = fresh(rerun_spec(list(journal.entries("all")), "rerun"), journal)
-    World(2).play(rerun)
-    assert [t.params for t in rerun.state.trials] == [t.params for t in study.state.trials]
-    assert audit(journal.entries("rerun")).clean
-    plain = {"study": "warm", "warm_start": {"studies": ["all"]}, "sampler": {"name": "TPESampler"}}
-    warm = with_past(
-        make_spec(space=NET, forbidden=FORBIDDEN, search={"method": "random", "configs": 6}, **plain), journal
-    )
-    assert warm.warm_start is not None and warm.warm_start.proposals and warm.warm_start.past
-    begun = fresh(warm, journal)
-    World(3).play(begun)
-    assert begun.status == "finished" and begun.state.trials[0].params == warm.warm_start.proposals[0]
 
 
 def test_hpo_try_keeps_to_the_space() -> None:

@@ -115,15 +115,6 @@ def test_a_dying_cluster_abandons_nobody(workers: int, search: dict[str, Any]) -
     assert study.status == "finished" and not abandoned(study)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_workers_that_die_at_random_cost_hardly_a_trial(seed: int) -> None:
-    """One attempt in four is lost, as on machines that are taken away all the time."""
-    study = study_of(search={"method": "random", "configs": 40, "max_resource": 3})
-    Cluster(workers=4, flaky=0.25, seed=seed).play(study)
-    assert study.status == "finished"
-    assert len(abandoned(study)) <= 1, abandoned(study)
-
-
 def test_losses_with_the_controller_count_nothing() -> None:
     study = study_of()
     study.set_capacity(2)
@@ -165,19 +156,6 @@ def test_what_cannot_be_abandoned() -> None:
     study.abandon(0)
     with pytest.raises(HpoError, match="trial 0 is abandoned already"):
         study.abandon(0)
-
-
-def test_time_without_a_controller_is_none_that_the_study_was_driven() -> None:
-    world = World()
-    study = fresh(make_spec(search=RANDOM, stop={"seconds": 100.0}), MemoryJournal(), world)
-    study.set_capacity(1)
-    world.now = 50.0
-    study.set_capacity(2)
-    world.now = 10_000.0
-    study.abandon(0)
-    world.now = 10_001.0
-    study.recover("next")
-    assert study.rules.seconds == 50.0 and study.state.halted is None
 
 
 def hpo(home: Path, *arguments: str) -> Result:

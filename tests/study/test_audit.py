@@ -33,8 +33,6 @@ def written() -> Plain:
 
 
 def changed(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Plain], None]:
-    """A change of the last event of that kind."""
-
     def damage(entries: Plain) -> None:
         change([event for entry in entries for event in entry["events"] if event["is"] == kind][-1])
 

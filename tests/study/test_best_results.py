@@ -15,12 +15,8 @@ from hpo_core.checkpoints.retention import Hold
 from hpo_core.home import Home
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
 from hpo_core.replay.audit import audit
-from hpo_core.report.series import read_series
-from hpo_core.report.study_page import render
 from hpo_core.state import StudyState
 from hpo_core.terminal.output import best_line, print_study
-from hpo_core.tracking.mlflow_runs import description
-from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.summary import other_best_words, summarize
 from tests.checkpoints.test_checkpoints import Disk
 from tests.conftest import World, fresh, make_spec
@@ -118,15 +114,6 @@ def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
         facts = json.loads(capsys.readouterr().out)
         assert (facts["best_of"], facts["best"]["resource"]) == (rule, at)
         assert facts["best_of_highest_rung"]["resource"] == 27
-        entries = list(study.journal.entries("world"))
-        page = render(read_series(entries))
-        assert other_best_words(study) in page and ("best of the highest rung</" in page) == named
-        assert ("best of all rungs</" in page) != named
-        assert ("the best so far, best of the highest rung; it last moved" in page) == named
-        fold = TrackedStudy()
-        for entry in entries:
-            fold.add(entry)
-        assert f"after {at} units" in description(fold, "finished") and other in description(fold, "finished")
         assert summarize(Study.open("world", home.open_journal())).best == summarize(study).best, "after a restart"
 
 

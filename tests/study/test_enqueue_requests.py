@@ -70,8 +70,8 @@ def test_a_controller_that_was_killed_in_between_enqueues_it_once(tmp_path: Path
     (asked,) = (tmp_path / "requests").iterdir()
     content = asked.read_bytes()
     EnqueueRequests(study, tmp_path).on_tick()
-    asked.with_suffix(".taken").write_bytes(content)  # as if it had been killed before it removed the file
-    asked.with_suffix(".taken").chmod(0o600)
+    asked.write_bytes(content)  # as if it had been killed before it removed the file
+    asked.chmod(0o600)
     again = Study.open(study.name, study.journal, reading=True)
     EnqueueRequests(again, tmp_path).on_tick()
     assert len(enqueued(study)) == 1 and not list((tmp_path / "requests").iterdir())
@@ -102,13 +102,12 @@ def test_no_request_ends_the_study(tmp_path: Path, garbage: str) -> None:
     study = fresh(make_spec(), MemoryJournal(), World(5))
     good = EnqueueRequest(tmp_path, {"x": 0.5})
     folder = tmp_path / "requests"
-    for suffix in (".asked", ".taken"):
-        _GARBAGE[garbage](folder / f"{1:020d}-{uuid.uuid4().hex}{suffix}")  # older than the good one
+    _GARBAGE[garbage](folder / f"{1:020d}-{uuid.uuid4().hex}.asked")  # older than the good one
     requests = EnqueueRequests(study, tmp_path)
     for _ in range(2):
         requests.on_tick()
     assert [event.params for event in enqueued(study)] == [{"x": 0.5}] and good.wait(0)
-    assert len(list(folder.glob("*.refused"))) == 2
+    assert len(list(folder.glob("*.refused"))) == 1
 
 
 def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: Path) -> None:
@@ -124,12 +123,12 @@ def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: 
     assert [event.params for event in enqueued(study)] == [{"x": 0.125}]
 
 
-def test_a_request_can_be_withdrawn_until_it_is_taken(tmp_path: Path) -> None:
+def test_a_request_stays_until_it_is_taken(tmp_path: Path) -> None:
     study = fresh(make_spec(), MemoryJournal(), World(5))
     request = EnqueueRequest(tmp_path, {"x": 0.5})
-    assert not request.wait(0.0) and request.withdraw()
+    assert not request.wait(0.0)
     EnqueueRequests(study, tmp_path).on_tick()
-    assert not enqueued(study) and not request.withdraw()
+    assert request.wait(0.0) and request.name in study.state.requests
 
 
 def test_the_command_writes_the_entry_itself_where_nobody_drives_the_study(tmp_path: Path) -> None:

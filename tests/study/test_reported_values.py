@@ -57,7 +57,7 @@ def _words(value: Any) -> str:
 
 def _request(style: str = "handle") -> JobRequest:
     return make_request(
-        study="s", job=Job(0, 0, Rung(0, 0), target=1, params={}), objective="-", metric="loss", seed=0,
+        job=Job(0, 0, Rung(0, 0), target=1, params={}), objective="-", seed=0,
         folder="/nowhere", required="all", style=style,
     )  # fmt: skip
 
@@ -119,10 +119,6 @@ def test_an_optuna_objective_cannot_report_it_either(value: Any) -> None:
 def test_losses_of_examples_are_real_numbers(losses: Any) -> None:
     with pytest.raises(ObjectiveError, match="losses per example"):
         _evaluation({"loss": 1.0}, losses)
-
-
-def test_losses_of_examples_may_be_truth_values() -> None:
-    assert _evaluation({"loss": 1.0}, torch.tensor([True, False])).mean == 0.5
 
 
 @pytest.mark.parametrize("name", ["trial", "params.x"])

@@ -41,18 +41,6 @@ def test_target_of_a_metric_to_maximize() -> None:
     assert study.state.halted is not None and "loss = 0.95 (wanted 0.9)" in study.state.halted.reason
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_total_resource_is_given_out_once_and_again_after_a_resume(workers: int) -> None:
-    study = fresh(make_spec(search=RANDOM, stop={"total_resource": 20}))
-    world = World(1, workers=workers)
-    world.play(study)
-    assert study.state.resource_used == 20 and study.state.halted is not None
-    assert study.state.halted.rule == "total_resource"
-    study.recover("again")
-    world.play(study)
-    assert study.state.resource_used == 40 and study.status == "halted"
-
-
 def test_seconds_count_while_a_controller_drives() -> None:
     now = [1000.0]
     journal = MemoryJournal()

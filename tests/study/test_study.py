@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.errors import HpoError, JournalError, ObjectiveError
+from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import (
     AttemptFailed,
     CheckpointCondemned,
@@ -128,15 +128,6 @@ def test_max_mode_is_flipped_once() -> None:
     assert study.best is not None and study.metric_value(study.best.loss) == 0.9
 
 
-@pytest.mark.parametrize("metrics", [{}, {"other": 1.0}, {"loss": None}, {"loss": "0.1"}, {"loss": True}])
-def test_tell_refuses_what_is_no_number(study: Study, metrics: dict[str, float]) -> None:
-    job = study.ask()
-    assert job is not None
-    with pytest.raises(ObjectiveError, match="trial 0: metric 'loss' is"):
-        study.tell(job, metrics)
-    study.tell(job, {"loss": 0.1})
-
-
 def test_capacity_grows_and_shrinks_without_ending_jobs(study: Study) -> None:
     jobs = study.set_capacity(4)
     assert len(jobs) == 4 and study.set_capacity(2) == []
@@ -156,26 +147,6 @@ def test_a_study_that_could_not_record_is_closed() -> None:
         study.ask()
     again = Study.open("world", study.journal)
     assert again.state.trials == [], "nothing that was not recorded is remembered"
-
-
-def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_abandons_it() -> None:
-    study = fresh(make_spec(training={"retries": {"lost": 10}}))
-    jobs = study.set_capacity(1)
-    for _ in range(10):
-        jobs = study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a"))
-    assert study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a")) == []
-    assert study.state.halted is not None and "trial 0 lost its worker 11 times" in study.state.halted.reason
-    assert not study.state.abandoned_trials, "lost is an attempt's fate, never a trial's"
-
-
-def test_time_travel_and_story() -> None:
-    world = World(1, failures=0.1)
-    journal = MemoryJournal()
-    study = fresh(make_spec(), journal, world)
-    world.play(study)
-    early = Study.open("world", journal, at=5)
-    assert early.seq == 6 and early.state.completed_jobs < study.state.completed_jobs
-    assert trial_story(study, 0)[0].startswith("trial 0 created in bracket 0")
 
 
 @pytest.mark.parametrize("wrong", [-1, 2.5, "3", None])

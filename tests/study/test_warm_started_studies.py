@@ -64,13 +64,6 @@ def test_audit_and_replay_of_a_warm_started_study(sampler: str) -> None:
     assert isinstance(again.sampler, WarmStarted)
 
 
-def test_old_results_decay_by_age() -> None:
-    journal = earlier("a", "b")
-    half = [warm(journal, "b", "a").warm_start for _ in range(2)]
-    assert half[0] == half[1] and half[0] is not None and 6 <= len(half[0].past) <= 19
-    assert {one.proposed for one in half[0].past[:3]} == {0, 1, 2}
-
-
 def test_losses_of_other_data_are_shifted_by_what_was_trained_on_both() -> None:
     journal = earlier("a")
     study = fresh(warm(journal, "a", sampler="TPESampler"), journal)

@@ -35,7 +35,6 @@ def load(path):
 
 
 def train_on_partition(trial):
-    """What hops."""
     use_gpu()
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=trial.params["lr"])

@@ -77,7 +77,6 @@ LEFT = {"process": begin_process}
 
 
 def seen() -> list[Any]:
-    """What an attempt sees of its process."""
     handlers = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)]
     return [
         sorted(os.environ),
@@ -106,22 +105,3 @@ def train(trial: Any) -> None:
     for _ in trial.steps():
         trial.report(loss=float(counter))
     (CHANGES | LEFT)[trial.params["do"]]()
-
-
-def walk(trial: Any) -> None:
-    """Pure: the same bits in any process."""
-    for _ in trial.steps():
-        trial.report(loss=float(np.random.random()))
-
-
-def count(trial: Any) -> None:
-    """Reports how often the process trained."""
-    remember()
-    for _ in trial.steps():
-        trial.report(loss=float(counter))
-
-
-def leave(trial: Any) -> None:
-    """Leaves a process behind."""
-    walk(trial)
-    begin_process()

@@ -33,16 +33,13 @@ class Bench:
         job = Job(trial, rung, Rung(0, rung), LEVELS[rung], params, after)
         settings: dict[str, Any] = {"objective": "tests.python.stopping_objectives:draws", "asks": rung < 2, "seed": 3}
         report = self.pool.run(
-            make_request(
-                study="s", job=job, metric="loss", folder=str(self.folder), pythonpath=(str(ROOT),), **settings | more
-            )
+            make_request(job=job, folder=str(self.folder), pythonpath=(str(ROOT),), **settings | more)
         )
         assert report.outcome is Outcome.COMPLETED, report.detail
         assert report.attempt == rung
         return report
 
     def processes(self, trial: int) -> list[int]:
-        """Processes that trained a trial, in that order."""
         return list(dict.fromkeys(process for process, _ in noted(self.notes)[trial]))
 
 
@@ -113,8 +110,7 @@ def test_limits_and_measurements_are_those_of_each_job(bench: Bench) -> None:
     bench.run(1, 0, objective=hung)
     job = Job(1, 1, Rung(0, 1), 3, {"x": 1.0, "folder": str(bench.notes)})
     request = make_request(
-        study="s", job=job, metric="loss", folder=str(bench.folder), pythonpath=(str(ROOT),), objective=hung, seed=3,
-        asks=True, timeout=1.0, grace=0.5,
+        job=job, folder=str(bench.folder), pythonpath=(str(ROOT),), objective=hung, asks=True, timeout=1.0, grace=0.5,
     )  # fmt: skip
     report = bench.pool.run(request)
     assert report.outcome is Outcome.TIMEOUT

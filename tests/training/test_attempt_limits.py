@@ -38,7 +38,7 @@ class Bench:
         job = Job(0, attempt, Rung(0, 0), target, {"lasts": BEYOND, **options}, checkpoint)
         return self.trainer.run(
             make_request(
-                study="s", job=job, objective=OBJECTIVE, metric="loss", seed=3, folder=str(self.folder),
+                job=job, objective=OBJECTIVE, folder=str(self.folder),
                 pythonpath=(HERE,), grace=300.0, **limits,
             )
         )  # fmt: skip

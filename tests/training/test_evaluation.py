@@ -63,11 +63,6 @@ def dies(trial: Any) -> None:
     os._exit(3)
 
 
-def helped(trial: Any) -> None:
-    """Leaves a process behind that holds the output open, as the workers of a data loader may."""
-    trial.report(loss=float(subprocess.Popen(["sleep", "300"]).pid))
-
-
 def hangs(trial: Any) -> None:
     helper = subprocess.Popen(["sleep", "300"])
     print("helper", helper.pid, flush=True)
@@ -127,11 +122,6 @@ def is_alive(pid: int) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def test_a_surviving_subprocess_does_not_delay_the_result(tmp_path: Path) -> None:
-    (found,) = evaluate_models(request("helped", tmp_path), timeout=600)
-    assert not is_alive(int(found.metrics["loss"])), "it ends with the evaluation"
 
 
 def test_an_evaluation_beyond_its_timeout_is_ended_with_its_subprocesses(tmp_path: Path) -> None:

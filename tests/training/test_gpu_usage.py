@@ -11,31 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Outcome, Report
 from tests.nvml_stub.cards import GIB, Cards, build
 
 RUN = """
-import json, sys, threading, time, msgspec
+import json, sys, msgspec
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.trial import Rung
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Rung
 from hpo_core.training.child.trainer import Trainer
 from tests.job_requests import make_request
 objectives, folder, jobs = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-def lower(number, memory):
-    for _ in range(600):
-        if trainer.child and trainer._gpu_meter is not None and trainer._gpu_meter._memory:
-            return trainer.limit(number, 0, memory)
-        time.sleep(0.05)
 trainer = Trainer("gpu_stub_objectives:train", (objectives,))
 try:
     for number, (params, share) in enumerate(jobs):
-        if "lowered" in params:
-            threading.Thread(target=lower, args=(number, params["lowered"]), daemon=True).start()
         print(msgspec.json.encode(trainer.run(make_request(
-            study="s", job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", metric="loss",
-            seed=1, folder=folder, pythonpath=(objectives,), timeout=120.0, grace=0.3,
+            job=Job(number, 0, Rung(0, 0), 2, params), objective="gpu_stub_objectives:train", folder=folder,
+            pythonpath=(objectives,), timeout=120.0, grace=0.3,
             portion=None if share is None else msgspec.convert(share, Portion),
         ))).decode(), flush=True)
 finally:
@@ -94,22 +85,6 @@ def test_an_attempt_that_takes_more_of_a_card_than_its_share_is_ended(cards: Car
     assert lies.usage is not msgspec.UNSET and lies.usage.device_memory == 6 * GIB
     assert within.outcome is Outcome.COMPLETED, within
     assert alone.outcome is Outcome.COMPLETED, alone
-
-
-@pytest.mark.slow
-def test_the_limit_of_an_attempt_on_a_card_is_lowered_while_it_runs(cards: Cards, library: Path) -> None:
-    params = {"memory": 6 * GIB, "percent": 30, "seconds": 4}  # half of it in the first four seconds
-    lower, within = run(
-        cards,
-        library,
-        ({**params, "lowered": 4 * GIB}, share(6 * GIB)),
-        ({**params, "lowered": 7 * GIB}, share(6 * GIB)),
-    )
-    assert lower.outcome is Outcome.OUT_OF_MEMORY
-    assert "6,442 MB of memory" in lower.message and "4,295 MB is its share of GPU-b" in lower.message
-    assert isinstance(lower.usage, Usage) and lower.usage.share == (500, 4 * GIB, 1000)
-    assert within.outcome is Outcome.COMPLETED, within
-    assert isinstance(within.usage, Usage) and within.usage.share == (500, 6 * GIB, 1000)
 
 
 @pytest.mark.slow

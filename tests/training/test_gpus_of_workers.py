@@ -38,8 +38,8 @@ def pool() -> Iterator[TrainerPool]:
 def request(folder: Path, trial: int, gpu: str, process: Literal["fresh", "kept"] = "fresh") -> JobRequest:
     (folder / "shows_gpu.py").write_text(SHOWS)
     return make_request(
-        study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="shows_gpu:train", metric="imported", seed=1,
-        folder=str(folder), pythonpath=(str(folder),), process=process, gpu=gpu, worker=f"worker {gpu}",
+        job=Job(trial, 0, Rung(0, 0), 1, {}), objective="shows_gpu:train", metric="imported", folder=str(folder),
+        pythonpath=(str(folder),), process=process, gpu=gpu, worker=f"worker {gpu}",
     )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_what_runs_on_a_worker_is_ended_alone(pool: TrainerPool, tmp_path: Path)
     (tmp_path / "waits.py").write_text("import time\ndef train(trial):\n    time.sleep(3600)\n")
     waiting = [
         make_request(
-            study="s", job=Job(trial, 0, Rung(0, 0), 1, {}), objective="waits:train", metric="loss", seed=1, grace=0.5,
+            job=Job(trial, 0, Rung(0, 0), 1, {}), objective="waits:train", grace=0.5,
             folder=str(tmp_path), pythonpath=(str(tmp_path),), gpu=gpu, worker=f"worker {gpu}",
         )
         for trial, gpu in enumerate(("0", "3"))

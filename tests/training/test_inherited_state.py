@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import random
 import re
 from itertools import cycle
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -68,7 +66,7 @@ def run(tmp_path):
             parent=parent,
         )
         request = decode_request(encode_request(make_request(
-            study="s", job=job, objective="a:b", metric="loss", seed=100 + number, folder=str(tmp_path),
+            job=job, seed=100 + number, folder=str(tmp_path)
         )))  # fmt: skip
         report = decode_report(encode_report(run_attempt(train, request)))
         assert report.outcome is Outcome.COMPLETED, report.detail
@@ -209,7 +207,7 @@ def test_a_schedule_shorter_than_the_parents_steps_is_refused(run, tmp_path):
 
     start = run(make, 0, 5, total=20)
     job = Job(1, 0, Rung(0, 1), 6, {"total": 3}, start.checkpoint, parent=0)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(job=job, folder=str(tmp_path))
     report = run_attempt(make, request)
     assert report.outcome is Outcome.ERROR
     assert "OneCycleLR cannot be brought to step 5" in report.message
@@ -246,23 +244,6 @@ def test_state_without_torch_is_inherited(run):
     assert states[1]["theta"] == pytest.approx([0.9 * 0.95**2 * 0.9] * 2)
 
 
-def test_random_generators_continue_from_the_parents_state(run):
-    def train(trial):
-        own = random.Random(trial.seed)
-        generator = np.random.default_rng(trial.seed)
-        trial.track(own=own, generator=generator)
-        for _ in trial.steps():
-            drawn.append((random.random(), np.random.rand(), torch.rand(1).item(), own.random(), generator.random()))
-            trial.report(loss=1)
-
-    drawn = []
-    run(train, 0, 5, lr=1)
-    whole, drawn = drawn, []
-    start = run(train, 0, 2, lr=1)
-    run(train, 1, 5, start, lr=2)
-    assert drawn == whole
-
-
 def _module(trial):
     return {"net": nn.Linear(trial.params["x"], 1)}
 
@@ -292,7 +273,7 @@ def test_another_shape_kind_or_name_is_refused_with_the_cure(run, tmp_path, make
 
     start = run(train, 0, 1, x=1)
     job = Job(1, 0, Rung(0, 2), 2, {"x": 2}, start.checkpoint, parent=0)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
+    request = make_request(job=job, folder=str(tmp_path))
     report = run_attempt(train, request)
     assert report.outcome is Outcome.ERROR and re.search(words, report.message, re.DOTALL), report.message
     assert "search.static" in report.message + report.detail

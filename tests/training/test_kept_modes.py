@@ -73,7 +73,6 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[Driver]:
-    """This computer has a card."""
     driver = Driver(tmp_path_factory.mktemp("driver"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in driver.variables(library).items():
@@ -101,7 +100,6 @@ def trainers(driver: Driver) -> Iterator[Worker]:
 
 @pytest.fixture
 def clean(driver: Driver) -> None:
-    """Forget what was done before."""
     (driver.folder / "events").write_text("")
 
 
@@ -113,7 +111,6 @@ def one_worker(driver: Driver) -> Iterator[Worker]:
 
 @pytest.fixture
 def worker(one_worker: Worker, clean: None) -> Worker:
-    """No process waits in it."""
     for pid in one_worker.waiting:
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: gone(pid))  # noqa: B023
@@ -142,11 +139,6 @@ def population(worker: Worker, **more: Any) -> list[Report]:
     """The second trial goes on from the first one's state, with another learning rate (PBT)."""
     first = worker.run(0, target=2, **more)
     return [first, worker.run(1, target=4, checkpoint=first.checkpoint, parent=0, lr=0.03, **more)]
-
-
-def packed(worker: Worker, **more: Any) -> list[Report]:
-    """Each with another part of the same GPU."""
-    return [worker.run(trial, portion=share((trial + 2) * GIB), **more) for trial in range(3)]
 
 
 def hopping(worker: Worker, **more: Any) -> list[Report]:
@@ -195,7 +187,6 @@ def gangs(worker: Worker, **more: Any) -> list[Report]:
     ("way", "processes"),
     [
         (population, 1), (hopping, 1),
-        *(pytest.param(way, 1, marks=pytest.mark.slow) for way in (packed,)),
         pytest.param(gangs, 2, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

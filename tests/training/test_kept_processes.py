@@ -12,7 +12,6 @@ import pytest
 
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.resume_check import check_resume
 from tests.conftest import make_spec
 from tests.job_requests import make_request
 from tests.training.kept_objectives import CHANGES, LEFT
@@ -34,15 +33,14 @@ class Bench:
     def run(self, do: str, process: Any = "kept") -> Report:
         self.attempts += 1
         request = make_request(
-            study="s", job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, metric="loss",
-            required="none", seed=3, folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
+            job=Job(0, self.attempts, Rung(0, 0), 2, {"do": do}), objective=self.objective, required="none",
+            folder=str(self.folder), pythonpath=(HERE,), process=process, grace=5.0,
         )  # fmt: skip
         report = self.trainer.run(request)
         assert report.outcome is Outcome.COMPLETED, f"{report.message}\n{report.detail}"
         return report
 
     def saw(self, do: str, process: Any = "kept") -> str:
-        """What the attempt printed of its process."""
         report = self.run(do, process)
         return (self.folder / f"logs/trial-{report.trial:05d}-attempt-{report.attempt}.log").read_text()
 
@@ -86,23 +84,6 @@ def test_what_is_left_running_ends_the_process(kept: Bench, do: str) -> None:
     kept.run(do)
     assert kept.waiting == 0
     eventually(lambda: gone(before))
-
-
-def checked(folder: Path, function: str) -> Any:
-    request = make_request(
-        study="check", job=Job(0, 0, Rung(0, 0), 1, {}), objective=f"kept_objectives:{function}", metric="",
-        required="none", seed=3, folder="", pythonpath=(HERE,), process="kept",
-    )  # fmt: skip
-    return check_resume(request, folder, steps=3)
-
-
-@pytest.mark.slow
-def test_the_check_compares_a_fresh_process_with_one_that_stayed(tmp_path: Path) -> None:
-    found = checked(tmp_path / "walk", "walk")
-    assert found.same_bits and not found.kept
-    found = checked(tmp_path / "count", "count")
-    assert [(one.name, one.what) for one in found.kept] == [("metric loss", "from step 1 on: 1.0 and 2.0")]
-    assert not found.repeated and "global variable" in found.causes[0]
 
 
 COUNTS = """

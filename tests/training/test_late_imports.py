@@ -51,7 +51,7 @@ def _request(folder: Path, text: str) -> JobRequest:
     module = f"late_{folder.name}"
     (folder / f"{module}.py").write_text(text)
     return make_request(
-        study="late", job=Job(0, 0, Rung(0, 0), 3, {}), objective=f"{module}:train", metric="loss", required="all",
+        study="late", job=Job(0, 0, Rung(0, 0), 3, {}), objective=f"{module}:train", required="all",
         seed=11, folder=str(folder), pythonpath=(str(folder),),
     )  # fmt: skip
 

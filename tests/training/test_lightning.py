@@ -60,7 +60,7 @@ def train(trial, **settings):
 def run(folder, target, after=None, function=train, progress=None):
     checkpoint = after.checkpoint if after is not None else None
     job = Job(5, target, Rung(0, 0), target, {"rate": 0.05}, checkpoint)
-    request = make_request(study="s", job=job, objective="a:b", metric="val_loss", seed=7, folder=str(folder))
+    request = make_request(job=job, metric="val_loss", seed=7, folder=str(folder))
     return run_attempt(function, request, progress)
 
 

@@ -33,10 +33,7 @@ def job(tmp_path):
     def run(objective, target=3, after=None, params=PARAMS, more=()):
         checkpoint = after.checkpoint if after is not None else None
         request = make_request(
-            study="s",
             job=Job(5, 0 if after is None else after.attempt + 1, Rung(0, 0), target, params, checkpoint),
-            objective="a:b",
-            metric="loss",
             more_metrics=more,
             seed=11,
             folder=str(tmp_path),

@@ -83,7 +83,7 @@ def attempt(folder: Path, folders: list[str], function: str) -> tuple[Report, st
     job = Job(3, 0, Rung(0, 0), 1, {}, None)
     trainer = Trainer(objective, folders)
     try:
-        request = make_request(study="s", job=job, objective=objective, metric="loss", seed=1, folder=str(folder))
+        request = make_request(job=job, objective=objective, folder=str(folder))
         report = trainer.run(changed(request, pythonpath=tuple(folders)))
     finally:
         trainer.close()

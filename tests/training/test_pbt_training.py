@@ -107,12 +107,13 @@ def test_a_script_that_follows_the_exported_schedule_gives_the_same_bits(evolved
     study, journal = evolved
     assert study.best is not None
     schedule = read_lineage(journal.entries(study.name)).schedule(study.best.trial)
-    assert len({segment.trial for segment in schedule.segments}) == schedule.end == study.best.resource >= 4
-    torch.manual_seed(study.spec.training_seed(schedule.segments[0].trial))
+    end = schedule[-1].end
+    assert len({segment.trial for segment in schedule}) == end == study.best.resource >= 4
+    torch.manual_seed(study.spec.training_seed(schedule[0].trial))
     model = example.build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
-    for unit in range(schedule.end):
-        now = schedule.at(unit)
+    for unit in range(end):
+        now = next(one.params for one in schedule if one.start <= unit < one.end)
         optimizer.param_groups[0].update(lr=now["learning_rate"], momentum=now["momentum"])
         example.train_one_unit(model, optimizer)
     assert float(example.evaluate(model, example.valid)[0]) == study.best.metrics["val_loss"]

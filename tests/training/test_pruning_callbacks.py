@@ -38,16 +38,6 @@ def lightgbm_objective(trial: Any) -> float:
     return 1.0
 
 
-def xgboost_objective(trial: Any) -> float:
-    import xgboost
-    from optuna_integration import XGBoostPruningCallback
-
-    params = {"objective": "binary:logistic", "eval_metric": "auc", "eta": trial.suggest_float("x", 0.1, 1)}
-    table = xgboost.DMatrix(data()[0], label=data()[1])
-    xgboost.train(params, table, 20, evals=[(table, "v")], callbacks=[XGBoostPruningCallback(trial, "v-auc")])
-    return 1.0
-
-
 def catboost_objective(trial: Any) -> float:
     import catboost
     from optuna_integration import CatBoostPruningCallback
@@ -62,61 +52,16 @@ def catboost_objective(trial: Any) -> float:
     return 1.0
 
 
-def lightning_objective(trial: Any) -> float:
-    import lightning.pytorch as pl
-    import torch
-    from optuna_integration import PyTorchLightningPruningCallback
-
-    class Net(pl.LightningModule):
-        def __init__(self, rate: float) -> None:
-            super().__init__()
-            self.layer, self.rate = torch.nn.Linear(3, 2), rate
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
-
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.log("accuracy", (self.layer(batch[0]).argmax(1) == batch[1]).float().mean())
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=self.rate)
-
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*map(torch.tensor, data())), batch_size=40)
-    callback = PyTorchLightningPruningCallback(trial, monitor="accuracy")
-    trainer = pl.Trainer(
-        max_epochs=20, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, callbacks=[callback],
-    )  # fmt: skip
-    trainer.fit(Net(trial.suggest_float("x", 0.1, 1)), loader, loader)
-    callback.check_pruned()
-    return 1.0
-
-
-def keras_objective(trial: Any) -> float:
-    import keras
-    from optuna_integration import KerasPruningCallback
-
-    model = keras.Sequential([keras.layers.Dense(2, activation="softmax")])
-    rate = trial.suggest_float("x", 0.1, 1)
-    model.compile(keras.optimizers.SGD(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    callback = KerasPruningCallback(trial, "val_accuracy")
-    model.fit(*data(), validation_data=data(), epochs=20, verbose=0, callbacks=[callback])
-    return 1.0
-
-
-@pytest.mark.parametrize("library", ["lightgbm", "xgboost", "catboost", "lightning", "keras"])
+@pytest.mark.parametrize("library", ["lightgbm", "catboost"])
 def test_a_pruning_callback_of_optuna_stops_at_the_rung(library: str, tmp_path: Path) -> None:
     pytest.importorskip("optuna_integration", reason="optuna-integration is not installed")
     pytest.importorskip(library, reason=f"{library} is not installed")
     objective = globals()[f"{library}_objective"]
     assert list(find_space(objective).space) == ["x"]
     request = make_request(
-        study="s",
         job=Job(0, 0, Rung(0, 0), 3, {"x": 0.5}, None),
-        objective="a:b",
         metric="auc",
         modes=("max",),
-        seed=1,
         folder=str(tmp_path),
         style="optuna",
         space={"x": {"type": "float", "low": 0.1, "high": 1.0}},

@@ -52,13 +52,6 @@ def simple(trial):
     trial.report(loss=trial.params.get("loss", 0.5))
 
 
-def several(trial):
-    """The objectives that the parameters give, beside the loss."""
-    trial.track(counter=Counter())
-    for _ in trial.steps():
-        trial.report(loss=0.5, **{name: trial.params[name] for name in ("latency", "size") if name in trial.params})
-
-
 def counting(trial):
     """Small state, so that a checkpoint is written."""
     counter = Counter()

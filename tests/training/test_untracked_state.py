@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Run:
     def run(function: Any, target: int = 3, start: Report | None = None) -> Report:
         checkpoint = None if start is None else start.checkpoint
         job = Job(5, 0 if start is None else 1, Rung(0, 0), target, {}, checkpoint)
-        request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+        request = make_request(job=job, seed=11, folder=str(tmp_path))
         report = run_attempt(function, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
         return report
@@ -116,24 +116,6 @@ def test_attributes_of_self_are_looked_at(run: Run) -> None:
     assert line.startswith("self.optimizer (torch Adam)") and "trial.track(optimizer=self.optimizer)" in line
 
 
-def test_watching_draws_no_random_number_and_keeps_nothing_alive(run: Run) -> None:
-    def numbers(watched: bool) -> list[float]:
-        found: list[float] = []
-
-        def train(trial: Any) -> None:
-            loader, stream = DataLoader(DATA, shuffle=True), np.random.default_rng(3)
-            if watched:
-                trial.track(state=State())
-            for _ in trial.steps():
-                found.append(float(next(iter(loader))[0][0]) + random.random() + stream.random() + np.random.random())
-                trial.report(loss=1.0)
-
-        run(train)
-        return found
-
-    assert numbers(watched=True) == numbers(watched=False)
-
-
 def test_state_continues_in_the_next_job(run: Run) -> None:
     seen: list[Any] = []
 
@@ -194,6 +176,6 @@ def test_state_that_holds_itself_and_names_it_cannot_have() -> None:
 )
 def test_what_cannot_be_tracked_is_told_what_to_do(item: Any, words: str, tmp_path: Path) -> None:
     job = Job(5, 0, Rung(0, 0), 1, {}, None)
-    request = make_request(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+    request = make_request(job=job, seed=11, folder=str(tmp_path))
     with pytest.raises(ObjectiveError, match=words):
         run_attempt(lambda trial: trial.track(thing=item), request, raised=(ObjectiveError,))

@@ -59,11 +59,6 @@ def known(trial):
     trial.report(loss=float(kept.sum()), began_at=began_at, wall=wall, inner=last - first)
 
 
-def without_loop(trial):
-    time.sleep(0.2)
-    trial.report(loss=0.0)
-
-
 def writes_what_it_inherited(trial):
     for _ in trial.steps():
         if trial.params["write"]:

@@ -12,7 +12,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
 from hpo_core.model.trial import Checkpoint, Rung
 from hpo_core.simulation import Simulation, VirtualClock
-from hpo_core.views.lineage import Lineage, read_lineage
+from hpo_core.views.lineage import Lineage, Segment, read_lineage
 
 SPACE = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "n": {"type": "int", "low": 1, "high": 9}}
 
@@ -69,10 +69,10 @@ def test_the_schedule_follows_the_ancestry() -> None:
     assert study.best is not None
     path = lineage.ancestry(study.best.trial)
     schedule = read_lineage(entries).schedule(study.best.trial)
-    assert [segment.trial for segment in schedule.segments] == path and schedule.study == "toy"
-    assert schedule.end == study.best.resource == 2 * len(path)
-    for step in range(schedule.end):
-        assert schedule.at(step) == study.state.trials[path[step // 2]].params
+    assert [segment.trial for segment in schedule] == path
+    assert [(one.start, one.end) for one in schedule] == [(2 * k, 2 * k + 2) for k in range(len(path))]
+    assert schedule[-1].end == study.best.resource
+    assert [one.params for one in schedule] == [study.state.trials[trial].params for trial in path]
 
 
 def test_a_study_by_hand_that_keeps_its_checkpoints_to_itself() -> None:
@@ -80,7 +80,7 @@ def test_a_study_by_hand_that_keeps_its_checkpoints_to_itself() -> None:
     lineage = read_lineage(entries)
     assert study.best is not None
     schedule = lineage.schedule(study.best.trial)
-    assert [segment.trial for segment in schedule.segments] == lineage.ancestry(study.best.trial)
+    assert [segment.trial for segment in schedule] == lineage.ancestry(study.best.trial)
 
 
 def fold(*events: object) -> Lineage:
@@ -110,10 +110,7 @@ def test_what_was_trained_and_lost_is_not_in_the_schedule() -> None:
         JobGranted(2, 0, Rung(0, 2), 6, one[2]), *two[:2],
     )  # fmt: skip
     assert lineage.ancestry(2) == [0, 1, 2]
-    assert [tuple(segment) for segment in lineage.schedule(2).segments] == [
-        (0, 2, {"lr": 1.0}, 0),
-        (2, 6, {"lr": 3.0}, 2),
-    ]
+    assert lineage.schedule(2) == [Segment(0, 2, {"lr": 1.0}, 0), Segment(2, 6, {"lr": 3.0}, 2)]
 
 
 def test_trials_without_result_or_existence() -> None:

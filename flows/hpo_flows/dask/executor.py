@@ -50,8 +50,7 @@ from hpo_flows.dask.on_worker import (
     prepare,
 )
 from hpo_flows.dask.rank_tasks import RankTasks
-from hpo_flows.dask.scheduler_client import CALL_SECONDS, SchedulerClient
-from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
+from hpo_flows.dask.worker_facts import CALL_SECONDS, SchedulerClient, WorkerQuestions, facts_of_workers, usages_in
 
 _QUIET = {
     **dict.fromkeys(("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"), logging.ERROR),

@@ -35,7 +35,7 @@ from hpo_core.training.request import JobRequest, RankPlace, decode_report, enco
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import SharedFolder, cancel_attempts, offer_next, studies_here, train
-from hpo_flows.dask.scheduler_client import SchedulerClient
+from hpo_flows.dask.worker_facts import SchedulerClient
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""

@@ -31,7 +31,7 @@ from hpo_flows.deployed.form import (
     study_of,
 )
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.prefect_api.api_watch import api_is_unreachable
+from hpo_flows.prefect_api.connection import api_is_unreachable
 from hpo_flows.prefect_pages.tune_flow import end_state
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive

@@ -18,7 +18,6 @@ HPO_DATA_FOLDER           a study names no file outside of it and of HPO_STUDY_F
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -239,9 +238,7 @@ def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
         source = read_module(module, folders)
     except (ModuleNotFoundError, SyntaxError):
         return False
-    bound = [] if source is None or source.is_global(name) else source.bindings.get(name, [])
-    own = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return bool(bound) and all(isinstance(node, own) for node in bound)
+    return source is not None and source.definition(name) is not None
 
 
 def home_here() -> Home:

@@ -100,7 +100,7 @@ def start_worker() -> int:
     # begun in the background of a script they would be ignored here, and by all that is started from here
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    command = [sys.executable, "-m", "hpo_flows.deployed.worker", POOL]
+    command = [sys.executable, "-m", "hpo_flows.deployed.flow_run_heartbeats", POOL]
     worker = subprocess.Popen(command, env=environment, start_new_session=True)
     flows: list[psutil.Process] = []
     try:

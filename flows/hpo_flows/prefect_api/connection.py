@@ -1,4 +1,7 @@
-"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``)."""
+"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``).
+
+Prefect is imported within functions: its environment has to be set before, and a study without Prefect needs none.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import http.client
 import os
 import ssl
 import sys
-import tomllib
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,7 +24,6 @@ from hpo_core.model.errors import HpoError
 _CURE = "or run without Prefect: --no-prefect, or prefect: off."
 DRAIN_SECONDS = 5.0
 """Longest wait for what was told to an API before another one is used."""
-NO_EPHEMERAL_SERVER = {"PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
 
 
 class PrefectServerError(HpoError):
@@ -30,8 +33,7 @@ class PrefectServerError(HpoError):
 def configured_api() -> str | None:
     """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
 
-    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment:
-    see ``point_prefect_at``.
+    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         return url
@@ -49,14 +51,9 @@ def _may_be_configured() -> bool:
     """
     home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
-    if any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml"))):
-        return True
-    try:
-        return "prefect" in tomllib.loads(Path("pyproject.toml").read_text()).get("tool", {})
-    except FileNotFoundError:
-        return False
-    except (OSError, ValueError):
-        return True
+    project = Path("pyproject.toml")
+    named = project.is_file() and b"[tool.prefect" in project.read_bytes()
+    return named or any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml")))
 
 
 def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0) -> int:
@@ -117,19 +114,12 @@ def is_in_flow_run() -> bool:
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
-def client_environment(folder: Path | None = None) -> dict[str, str]:
-    """Environment of a process that shows a study in Prefect.
-
-    Without an URL, Prefect would start a server of its own, which outlives a ``kill -9``.
-
-    Args:
-        folder: of the home's own server; None: the API that the settings name.
-    """
-    if folder is None:
-        return NO_EPHEMERAL_SERVER
+def client_environment(folder: Path) -> dict[str, str]:
+    """Environment of a process that shows a study in the home's own server, of this folder."""
     listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
     local = ",".join(sorted({"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))))
-    return NO_EPHEMERAL_SERVER | {
+    return {
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",  # which outlives a `kill -9`
         "PREFECT_HOME": str(folder),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
@@ -157,14 +147,13 @@ def wait_less() -> None:
 
 
 @contextmanager
-def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None]:
+def patient_prefect(own: tuple[str, str] | None = None) -> Iterator[None]:
     """Have all of Prefect in this process wait for its API for a limited time while this is open.
 
     Not by environment variables: the processes of a study inherit those, and its training functions print them.
 
     Args:
-        api_url: use this API; None: that of the settings.
-        auth: its password.
+        own: URL and password of the home's own API; None: that of the settings.
     """
     global _patient
     from prefect import context
@@ -184,12 +173,8 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
         PREFECT_SERVER_EPHEMERAL_ENABLED: False,
     }
-    if api_url is not None:
-        updates |= {
-            PREFECT_API_URL: api_url,
-            PREFECT_API_AUTH_STRING: auth,
-            PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
-        }
+    if own is not None:
+        updates |= {PREFECT_API_URL: own[0], PREFECT_API_AUTH_STRING: own[1], PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True}
     _patient = settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
@@ -200,8 +185,86 @@ def patient_prefect(api_url: str | None = None, auth: str = "") -> Iterator[None
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
     finally:
-        seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away, see api_watch.py
+        seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
             worker.drain_all(timeout=seconds)
         context.GLOBAL_SETTINGS_CONTEXT, _patient = before, None
         EventsWorker._client_override = client
+
+
+ASK_SECONDS = 2.0
+ANSWER_SECONDS = 5.0
+"""An API that takes longer to say that it is well is away."""
+HURRIED_SECONDS = 1.0
+"""Longest request once nobody waits for the API any more."""
+END_SECONDS = 3.0
+"""Seconds until such a process ends."""
+_unreachable = False
+_usual: int | None = None
+
+
+def api_is_unreachable() -> bool:
+    """True if the API did not answer the last time it was asked: requests would wait for it."""
+    return _unreachable
+
+
+def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
+    """Ask the API whether it answers; if not, Prefect's client tries each request only once until it does."""
+    global _unreachable, _usual
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    if settings.api.url is None:
+        return True
+    for again in (True, False):
+        try:
+            answer_of(settings.api.url, seconds=seconds)
+        except PrefectServerError:
+            if again:
+                time.sleep(0.5)
+        else:
+            if _usual is not None:
+                settings.client.max_retries, _usual = _usual, None
+            _unreachable = False
+            return True
+    if _usual is None:
+        _usual = settings.client.max_retries
+    settings.client.max_retries = 0
+    _unreachable = True
+    return False
+
+
+def wait_for_return(deadline: float) -> bool:
+    """Wait for the API until a time of the monotonic clock; whether it answers."""
+    while not api_answers(max(HURRIED_SECONDS, min(ANSWER_SECONDS, (deadline - time.monotonic()) / 2))):
+        if time.monotonic() + ASK_SECONDS > deadline:
+            return False
+        time.sleep(ASK_SECONDS)
+    return True
+
+
+def wait_no_more() -> None:
+    """Have what this process still asks of the API take a moment: a study has ended, and the API is away."""
+    global _unreachable
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
+    _unreachable = True
+    settings = get_current_settings()
+    settings.client.max_retries = 0
+    settings.api.request_timeout = HURRIED_SECONDS
+    if (context := FlowRunContext.get()) is not None:
+        context.client._client.timeout = HURRIED_SECONDS  # of the flow's engine, which sets the final state
+
+
+def end_process_soon(code: int) -> None:
+    """End this process soon, whatever Prefect still waits for."""
+
+    def end() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = threading.Timer(END_SECONDS, end)
+    timer.daemon = True
+    timer.start()

@@ -17,11 +17,10 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from hpo_core.report.pictures import search_picture
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
-from hpo_core.views.device_use import granted_words
-from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import halt_words
 from hpo_core.views.summary import best_result, front_members, front_rows, other_best_words, rule_words
-from hpo_flows.progress import Pace
+from hpo_flows.progress import BoardNotes
 
 SOONEST = 4.0
 """Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
@@ -107,7 +106,7 @@ class StudyArtifact:
     def __init__(self, study: Study, flow_run: UUID) -> None:
         self._study = study
         self._flow_run = flow_run
-        self.pace = Pace(study)
+        self.notes = BoardNotes(study)
         self._made: UUID | None = None
         self._drawn: ArtifactUpdate | None = None
         self._sent: ArtifactUpdate | None = None
@@ -115,7 +114,7 @@ class StudyArtifact:
 
     def on_tick(self) -> None:
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + min(LATEST, max(SOONEST, self.pace.elapsed() / 60))
+            self._due = time.monotonic() + min(LATEST, max(SOONEST, self.notes.pace.elapsed() / 60))
             self.draw()
 
     def draw(self, links: Mapping[str, str] | None = None) -> None:
@@ -125,7 +124,9 @@ class StudyArtifact:
             links: title to target, for example MLflow and the report; see :func:`study_markdown`.
         """
         study = self._study
-        words, why = self._words(), _halted(study)
+        if study.finished or study.state.halted is not None:
+            self.notes.end(None)
+        words, why = self.notes.head(), _halted(study)
         described = f"{why}; study {study.name}: {words}" if why else f"Study {study.name}: {words}"
         try:
             self._drawn = ArtifactUpdate(data=study_markdown(study, words, links or {}), description=described)
@@ -142,11 +143,3 @@ class StudyArtifact:
         else:
             client.update_artifact(self._made, drawn)
         self._sent = drawn
-
-    def _words(self) -> str:
-        study = self._study
-        if study.finished:
-            return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self.pace.elapsed())}."
-        halted = study.state.halted is not None
-        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, driven=not halted)}"
-        return words if halted else f"{words}, {duration(self.pace.elapsed())} elapsed{self.pace.eta_words()}"

@@ -25,7 +25,7 @@ from hpo_core.execution.loop import Observer
 from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
-from hpo_flows.prefect_api.api_watch import ASK_SECONDS, api_answers
+from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifact
 from hpo_flows.progress import ResultLines, standing
 
@@ -94,7 +94,7 @@ class StudyPages(Observer):
         if news := self._result_lines.news():
             self._write(logging.WARNING, news)
         elif time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.pace)}")
+            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.notes.pace)}")
         self._artifact.on_tick()
         if self._interrupt is not None and (self._study.state.running or not self._study.at_rest):
             raise self._interrupt

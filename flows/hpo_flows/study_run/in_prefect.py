@@ -59,12 +59,10 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
         import_module(_FLOW).run_as_subflow(session)
         return
     with ExitStack() as stack:
+        own: tuple[str, str] | None = None
         if (api := configured_api()) is not None:
             check_api(api)
             session.start_cluster()
-            stack.enter_context(_environment(client_environment()))
-            stack.enter_context(_quiet_console())
-            stack.enter_context(patient_prefect())
         else:
             server = stack.enter_context(closing(SharedServer(session.home.folder / "prefect")))
             server.start()
@@ -79,8 +77,9 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
                 return
             word = f"password {server.auth}" if with_password else f"password: see auth in {server.secrets_file}"
             session.inform(f"Prefect UI while it runs: {server.url} ({word})")
-            stack.enter_context(_quiet_console())
-            stack.enter_context(patient_prefect(server.api_url, server.auth))
+            own = server.api_url, server.auth
+        stack.enter_context(_quiet_console())
+        stack.enter_context(patient_prefect(own))
         import_module(_FLOW).run_study(session)
 
 
@@ -105,7 +104,7 @@ def _quiet_console() -> Iterator[None]:
     from prefect.logging.configuration import setup_logging
     from prefect.logging.handlers import PrefectConsoleHandler
 
-    from hpo_flows.prefect_api.api_watch import api_is_unreachable
+    from hpo_flows.prefect_api.connection import api_is_unreachable
 
     setup_logging()
     for handler in logging.getLogger("prefect._internal").handlers:  # also after the study: it tries on for a while

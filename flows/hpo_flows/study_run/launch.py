@@ -18,7 +18,6 @@ from rich.text import Text
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.gpus import available_cores
-from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
@@ -27,6 +26,7 @@ from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import notices_of, other_best_words, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
+from hpo_flows.python_progress import ShownProgress
 from hpo_flows.study_run.in_prefect import drive_study
 from hpo_flows.study_run.session import Session, Summary
 
@@ -80,13 +80,16 @@ def launch(
                 interrupt_at_end()
                 raise_at_interrupt()
                 ending.enter_context(one_interrupt(*ENDS))
-                _show_in_terminal(session, drawn if has_board else None, as_json)
+                if not as_json:
+                    board = drawn.enter_context(ShownProgress(name, console=out))
+                    session.add_observer(board)
+                    session.wait_for = board.wait_for
                 is_read = err.is_terminal
                 session.ended = ended
                 drive_study(session, prefect=shown, with_password=is_read)
             except KeyboardInterrupt:
                 drawn.close()
-                err.print(f"\nInterrupted; nothing is lost. {_how_to_go_on(session)}", style="yellow")
+                err.print(f"\nInterrupted; nothing is lost. `hpo resume {name}` goes on.", style="yellow")
                 raise
     except KeyboardInterrupt:
         _end_without_prefect(INTERRUPTED)
@@ -98,37 +101,9 @@ def launch(
 
 def _end_without_prefect(code: int = 0) -> None:
     # End this process soon where Prefect's API is gone: what Prefect still tries to send would hold its end.
-    if (api_watch := sys.modules.get("hpo_flows.prefect_api.api_watch")) is not None and api_watch.api_is_unreachable():
-        api_watch.end_process_soon(code)
-
-
-def _how_to_go_on(session: Session) -> str:
-    name = session.name
-    try:
-        known = name in [info.name for info in session.home.open_journal().studies()]
-    except HpoError:
-        return f"`hpo resume {name}` goes on once the journal can be reached."
-    return f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
-
-
-def _show_in_terminal(session: Session, drawn: ExitStack | None, as_json: bool) -> None:
-    from hpo_flows.progress import LiveBoard, PlainLines
-
-    def begin(study: Study) -> LiveBoard:
-        board = LiveBoard(study, out)
-        if drawn is not None:
-            drawn.callback(board.stop)
-        session.wait_for = board.wait_for
-        return board
-
-    if drawn is not None:
-        session.add_observer(begin)
-    elif not as_json:
-
-        def write(line: str) -> None:
-            print(terminal_text(line), flush=True)
-
-        session.add_observer(lambda study: PlainLines(study, write))
+    used = sys.modules.get("hpo_flows.prefect_api.connection")
+    if used is not None and used.api_is_unreachable():
+        used.end_process_soon(code)
 
 
 def _say(console: Console, as_json: bool, line: str) -> None:

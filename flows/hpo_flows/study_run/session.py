@@ -30,16 +30,14 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.model.trial import Job, Report
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
-from hpo_core.samplers.registry import OURS
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.training.objective import check_function
+from hpo_core.training.objective import load_objective
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
@@ -48,11 +46,6 @@ from hpo_flows.study_run.wiring import wire
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
 """Time for a start of the cluster that was given up to end; what is left of it ends with this process."""
-
-IMPORTS_END_SECONDS = 120.0
-"""Longest wait of the report for its imports; they take seconds."""
-IMPORTANCES_FROM = 20
-"""Results from which the report says which parameters matter: ``hpo_core.report.parameters.ENOUGH``."""
 
 NEWS_SECONDS = 0.5
 """Seconds between two questions for news of the cluster, such as that its jobs wait in a queue."""
@@ -69,33 +62,6 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
     report: str
     links: dict[str, str]
-
-
-class _ReportImports(Observer):
-    """Imports what the report of a study needs while its last jobs train: that takes a second of processor time.
-
-    It begins when nothing was granted for a result, and a slot is idle: imports hold up every thread of this process,
-    and so every job that begins meanwhile. Not before the study has the results that importances need: the report of a
-    smaller one does without. Not where one of Optuna's samplers may import the same packages at this moment, in the
-    main thread.
-    """
-
-    def __init__(self, study: Study) -> None:
-        self._study = study
-        self._thread: threading.Thread | None = None
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        enough = self._study.state.completed_jobs >= IMPORTANCES_FROM
-        if self._thread is None and enough and not granted and self._study.spec.sampler.name in OURS:
-            from hpo_core.report import prepare
-
-            self._thread = threading.Thread(target=prepare, name="import-for-report", daemon=True)
-            self._thread.start()
-
-    def wait(self) -> None:
-        # Return once they are made: Plotly fails beside a thread that has imported half of pandas.
-        if self._thread is not None:
-            self._thread.join(IMPORTS_END_SECONDS)
 
 
 class Session:
@@ -199,6 +165,8 @@ class Session:
                 return self._given
             raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._cure_of_name()}")
         spec = Study.current_spec(self.name, self.journal)
+        if self._objective == spec.objective:
+            self._objective = ""
         if self._objective:
             spec = spec.model_copy(update={"objective": self._objective})
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
@@ -209,18 +177,13 @@ class Session:
         return spec
 
     def _check_functions(self, spec: StudySpec) -> None:
-        """Refuse functions that are not there before anything is started for them.
-
-        Workers elsewhere may have modules that are not here, so that their import tells; `build` and the function of
-        needs are called here.
-        """
-        folders = self.home.import_folders(spec)
+        # The one that is called here; the import by the workers tells of the others, before anything is recorded.
         folder = self.home.study_folder(self.name)
         for setting, name in spec.functions.items():
             if digest_of(name) is not None:
                 sent_functions.find(name, folder, folder.parent)
-            elif setting in ("build", "packing.demand.function") or spec.cluster.permission is None:  # they stay here
-                check_function(setting, name, folders)
+            elif setting == "packing.demand.function":
+                load_objective(name, self.home.import_folders(spec), setting=setting)
 
     def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
@@ -316,12 +279,7 @@ class Session:
         self.executor.take_over()
         self.trackers.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
-        imports = _ReportImports(study)
-        observers = [
-            *(make(study) for make in self._observers),
-            *wired.observers,
-            *([] if self.temporary else [imports]),
-        ]
+        observers = [*(make(study) for make in self._observers), *wired.observers]
         loop = Loop(
             study,
             self.wrap(study, wired),
@@ -345,7 +303,6 @@ class Session:
         report, links = "", dict[str, str]()
         if not self.temporary:
             self.wait_for("writing the report")
-            imports.wait()
             report, links = self.write_report(study)
         self.wait_for("copying to the trackers")
         if warning := self.trackers.finish():

@@ -30,8 +30,13 @@ from hpo_core.execution.run_parts import RunParts
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
-from hpo_flows.prefect_api.api_watch import api_is_unreachable, wait_for_return, wait_no_more
-from hpo_flows.prefect_api.connection import is_in_flow_run, wait_less
+from hpo_flows.prefect_api.connection import (
+    api_is_unreachable,
+    is_in_flow_run,
+    wait_for_return,
+    wait_less,
+    wait_no_more,
+)
 from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
 from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung

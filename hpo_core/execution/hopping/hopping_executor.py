@@ -18,10 +18,9 @@ from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
 from hpo_core.execution.job_requests import JobRequests
 from hpo_core.execution.run_parts import RunParts
-from hpo_core.hopper.board import PlannedUnit
+from hpo_core.hopper.board import PlannedUnit, UnitTimes
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.partition_file import weights_of

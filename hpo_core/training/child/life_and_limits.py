@@ -34,7 +34,6 @@ from hpo_core.training.child.messages import Finished, MalformedMessageError, Me
 from hpo_core.training.child.meter import AttemptMeter
 from hpo_core.training.child.processes import (
     MEMORY_CURE,
-    OomKills,
     aborted_for_memory,
     exceeded,
     is_stopped,
@@ -93,9 +92,11 @@ class AttemptLog:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            if between := max(0, self._dropped - len(self._end)):
-                line = f"\n[... {between:,} bytes of output were dropped here ...]\n".encode()
-                os.pwrite(self._file, line + self._end, self._size)
+            if self._dropped:
+                end = self._end[-self._dropped :]
+                between = self._dropped - len(end)
+                line = f"\n[... {between:,} bytes of output were dropped here ...]\n" if between else ""
+                os.pwrite(self._file, line.encode() + end, self._size)
         os.close(self._file)
 
 
@@ -327,8 +328,8 @@ class RunningChild:
                 report = msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
         else:
             if reason is None:
-                kills = oom_kills()
-                killed = None if kills is None else kills.since(self._oom_kills)
+                before, now = self._oom_kills, oom_kills()
+                killed = None if before is None or now is None else now - before
                 reason = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
                 if reason[0] is Outcome.OUT_OF_MEMORY:
                     reason = reason[0], reason[1] + refused(self.request.portion)
@@ -341,7 +342,7 @@ class RunningChild:
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
 
 
-def outcome_of_exit(code: int, *, status: int, oom_kills: OomKills | None, printed: str = "") -> tuple[Outcome, str]:
+def outcome_of_exit(code: int, *, status: int, oom_kills: int | None, printed: str = "") -> tuple[Outcome, str]:
     """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
 
     Args:

@@ -197,7 +197,6 @@ _RAISED = (
 )
 _PRINTED = ("std::bad_alloc", "cannot allocate memory", "out of memory")
 """Words that native libraries print before they abort, in small letters."""
-_CGROUPS = Path("/sys/fs/cgroup")
 MEMORY_CURE = "Use a smaller model or batch, fewer workers per machine, or more memory."
 
 
@@ -213,46 +212,28 @@ def aborted_for_memory(status: int, printed: str) -> bool:
     return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
 
 
-class OomKills(NamedTuple):
-    """Out-of-memory kills that the kernel has counted."""
-
-    where: str
-    number: int
-
-    def since(self, before: OomKills | None) -> OomKills | None:
-        """Kills that came after; None where the two cannot be compared."""
-        same = before is not None and before.where == self.where
-        return OomKills(self.where, self.number - before.number) if before is not None and same else None
-
-
-def oom_kills() -> OomKills | None:
-    """Kills in the control group of this process (version 2), else on this machine; None: the kernel does not tell."""
-    places = {"of this machine": Path("/proc/vmstat")}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            if line.startswith("0::"):
-                places = {"of its control group": _CGROUPS / line[3:].strip("/") / "memory.events", **places}
-    for where, file in places.items():
-        with contextlib.suppress(OSError, ValueError):
-            return OomKills(where, int(file.read_bytes().rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0]))
+def oom_kills() -> int | None:
+    """Out-of-memory kills that the kernel of this machine has counted; None: it does not tell."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/proc/vmstat").read_bytes()
+        return int(text.rpartition(b"\noom_kill ")[2].split(maxsplit=1)[0])
     return None
 
 
-def outcome_of_sigkill(kills: OomKills | None) -> tuple[Outcome, str]:
+def outcome_of_sigkill(kills: int | None) -> tuple[Outcome, str]:
     """Outcome and message for a process that SIGKILL ended: whoever may signal it can send one.
 
     Args:
-        kills: the kernel's out-of-memory kills while the process ran.
+        kills: out-of-memory kills on this machine while the process ran; None: not known.
     """
-    if kills is not None and kills.number:
+    if kills:
         return Outcome.OUT_OF_MEMORY, (
-            f"The training process was killed by the kernel, for memory ran out: the kernel ended {kills.number} "
-            f"process{'es' if kills.number != 1 else ''} {kills.where} for that while it ran. {MEMORY_CURE}"
+            f"The training process was killed while the kernel ended {kills} process{'es' if kills != 1 else ''} of "
+            f"this machine for lack of memory. {MEMORY_CURE}"
         )
+    evidence = "The kernel ended no process of this machine for lack of memory while it ran."
     if kills is None:
-        evidence = "Whether memory ran out cannot be said: the kernel's counts of such kills cannot be read here."
-    else:
-        evidence = f"The kernel ended no process {kills.where} for lack of memory while it ran."
+        evidence = "Whether memory ran out cannot be said: the kernel's count of such kills cannot be read here."
     return Outcome.CRASHED, (
         f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
         "time, or the training itself sent the signal."

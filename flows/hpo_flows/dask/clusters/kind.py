@@ -303,8 +303,9 @@ class ClusterKind(ABC, Generic[Settings]):
         except Exception as error:
             logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
-        loud()
-        self.cluster = None
+        finally:
+            loud()
+            self.cluster = None
         self._import_nothing_from_scratch()  # of workers that came later
 
 
