@@ -47,7 +47,7 @@ class Deployed:
         self.home = folder / "home"
         studies = folder / "studies"
         studies.mkdir()
-        self._gate = folder / "gate"
+        self._gate = studies / "gate"  # a deployed study names files of the folders of data and studies alone
         slow = {
             "study": "slow",
             "objective": "tests.flows.objectives:held",
