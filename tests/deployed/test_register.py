@@ -38,3 +38,15 @@ def test_a_run_of_a_worker_without_a_home_would_lose_its_results(monkeypatch: py
     monkeypatch.setenv("HPO_HOME", "here")
     with pytest.raises(NotAllowedError, match="HPO_HOME is not set to an absolute path where this runs"):
         home_here()
+
+
+def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a:b").mkdir()
+    monkeypatch.chdir(tmp_path / "a:b")
+    monkeypatch.delenv("HPO_IMPORT_FOLDERS", raising=False)
+    with pytest.raises(NotAllowedError, match="has a ':' in its path"):
+        settled_environment()
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)

@@ -131,6 +131,11 @@ def settled_environment() -> dict[str, str]:
     """The environment with every path made absolute: a flow run starts in a folder of its own."""
     found = dict(os.environ)
     found["HPO_HOME"] = str(Home().folder)
+    if "HPO_IMPORT_FOLDERS" not in found and os.pathsep in str(Path.cwd()):
+        raise NotAllowedError(
+            f"The working folder {str(Path.cwd())!r} has a {os.pathsep!r} in its path, which stands between the "
+            "folders of HPO_IMPORT_FOLDERS. Work in another one, or set HPO_IMPORT_FOLDERS."
+        )
     found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_SECONDS)
