@@ -55,7 +55,7 @@ from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedM
 from hpo_core.views.failure_reasons import cure_in_python
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.artifacts import artifact_key
-from hpo_flows.prefect_pages.tune_flow import step
+from hpo_flows.prefect_pages.tune_flow import Found, step
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import run_study
 
@@ -169,14 +169,14 @@ class Retraining:
         }
 
     @step("look at the data")
-    def look_at_data(self, data: str) -> tuple[NewData, str]:
+    def look_at_data(self, data: str) -> Found[NewData]:
         """The run for these data: the one that was begun, or a new one."""
         content = fingerprint(data)
         run = self.registry.begin(content, f"retrain {self.model}", data)
         new = NewData(run, run.tags[KEY], data, content)
         if run.status == "FINISHED":
-            return new, self._unchanged(run)
-        return new, f"{data}, fingerprint {content[:12]}: retraining {new.key}"
+            return Found(new, self._unchanged(run))
+        return Found(new, f"{data}, fingerprint {content[:12]}: retraining {new.key}")
 
     def _unchanged(self, run: KnownRun) -> str:
         since = f" since {datetime.fromtimestamp(run.ended / 1000, UTC):%Y-%m-%d %H:%M} UTC" if run.ended else ""
@@ -220,14 +220,15 @@ class Retraining:
             self.promote_first(run, first.card, name)
 
     @step("promote the first champion")
-    def promote_first(self, run: KnownRun, card: ModelCard, source: str) -> tuple[int, str]:
+    def promote_first(self, run: KnownRun, card: ModelCard, source: str) -> Found[int]:
         """Register the first version, and give it the alias."""
         self._upload(run, card)
         facts = {"hpo.study": card.study}
         version = self.registry.register(run, facts, f"The best of study {source}; the first champion.")
         self.registry.promote(version)
         self.registry.finish(run)
-        return version, f"version {version} is the first champion of {self.model}: the best of study {source}"
+        words = f"version {version} is the first champion of {self.model}: the best of study {source}"
+        return Found(version, words)
 
     def _decide(self, new: NewData) -> Decision:
         version = self.registry.champion()
@@ -245,7 +246,7 @@ class Retraining:
         return self.test_challenger(new, champion, drift, challengers=challengers, steps=steps)
 
     @step("evaluate champion version {version}")
-    def evaluate_champion(self, version: int, data: str) -> tuple[Champion, str]:
+    def evaluate_champion(self, version: int, data: str) -> Found[Champion]:
         """Evaluate the champion's models on the new data."""
         card = self.registry.card(version)
         if self._asked not in (None, card.evaluate):
@@ -256,28 +257,30 @@ class Retraining:
             )
         found = self.evaluated(card, data)
         champion = Champion(version, card, scores_of(card, found), tuple(found[card.serving].losses))
-        return champion, f"{_mean(card, champion.now)} on the new data, {_mean(card, card.losses)} on its own"
+        words = f"{_mean(card, champion.now)} on the new data, {_mean(card, card.losses)} on its own"
+        return Found(champion, words)
 
     @step("check for drift")
-    def check_for_drift(self, champion: Champion) -> tuple[Drift, str]:
+    def check_for_drift(self, champion: Champion) -> Found[Drift]:
         """Compare the champion's losses per example on the new data with those on its own."""
         drift = check_drift(champion.card.reference, champion.losses, limit=self.rules.drift_limit)
-        return drift, f"{drift.words()}; {TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN}"
+        return Found(drift, f"{drift.words()}; {TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN}")
 
     @step("compare with the champion")
-    def compare(self, champion: Champion, again: Candidate) -> tuple[Branch, str]:
+    def compare(self, champion: Champion, again: Candidate) -> Found[Branch]:
         """Tune if the champion's parameters, trained again, are worse than the champion."""
         level = self.rules.level
         noise = example_noise(champion.scores, again.scores)
         if is_good_enough(champion.now, again.card.losses, noise=noise, level=level):
             words = "trained again they are as good as the champion: no tuning"
-            return Branch(False, words), words
-        return Branch(True, tuned_for_worse(level)), tuned_for_worse(level)
+            return Found(Branch(False, words), words)
+        words = tuned_for_worse(level)
+        return Found(Branch(True, words), words)
 
     @step("test the challenger")
     def test_challenger(
         self, new: NewData, champion: Champion, drift: Drift, *, challengers: list[Candidate], steps: list[str]
-    ) -> tuple[Decision, str]:
+    ) -> Found[Decision]:
         """Test the best challenger against the champion, and write the decision to MLflow."""
         best = min(challengers, key=lambda challenger: challenger.mean)
         verdict = promotion_test(
@@ -308,7 +311,7 @@ class Retraining:
         )
         self._upload(new.run, best.card)
         self.registry.keep_decision(new.run, decision)
-        return decision, verdict.words(best.card.metric, best.card.sign)
+        return Found(decision, verdict.words(best.card.metric, best.card.sign))
 
     def _upload(self, run: KnownRun, card: ModelCard) -> None:
         study = Study.open(card.study, self.journal, reading=True)
@@ -334,7 +337,7 @@ class Retraining:
         return self.evaluate_seeds(*seeds, searches=searches, data=new.place, content=new.content)
 
     @step("promote")
-    def promote(self, run: KnownRun, decision: Decision) -> tuple[int, str]:
+    def promote(self, run: KnownRun, decision: Decision) -> Found[int]:
         """Register the challenger, and give it the alias if it has won."""
         facts = {
             KEY: decision.key,
@@ -351,18 +354,18 @@ class Retraining:
         if decision.promoted:
             self.registry.promote(version)
         self.registry.finish(run)
-        return version, decision.outcome(version)
+        return Found(version, decision.outcome(version))
 
     @step("report")
-    def report(self, run: KnownRun, decision: Decision, version: int) -> tuple[None, str]:
+    def report(self, run: KnownRun, decision: Decision, version: int) -> Found[None]:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"MLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
         key = artifact_key(self.model, "decision")
         try:
             create_markdown_artifact(f"{decision.markdown()}\n\n{link}", key=key, description=decision.headline())
         except Exception as error:
-            return None, f"{link} It is not among Prefect's artifacts ({type(error).__name__})."
-        return None, f"artifact {key}. {link}"
+            return Found(None, f"{link} It is not among Prefect's artifacts ({type(error).__name__}).")
+        return Found(None, f"artifact {key}. {link}")
 
     def _repeated(self, source: str, trial: int, name: str, data: str | None, *, after: Any = None) -> Study:
         changes = {} if data is None else {DATA_PARAMETER: data}
@@ -396,7 +399,7 @@ class Retraining:
     @step("evaluate the {who}")
     def evaluate_seeds(
         self, who: str, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str
-    ) -> tuple[Candidate, str]:
+    ) -> Found[Candidate]:
         """Evaluate all seeds of a challenger, or of the first champion, on the data that they were trained on."""
         card = ModelCard(
             study.spec.metric.name,
@@ -410,7 +413,8 @@ class Retraining:
             reference=(),
         )
         found = self._candidate(who.removeprefix("challenger "), card)
-        return found, f"{_mean(found.card, found.card.losses)} on {data or 'its own data'}, {len(found.scores)} seeds"
+        words = f"{_mean(found.card, found.card.losses)} on {data or 'its own data'}, {len(found.scores)} seeds"
+        return Found(found, words)
 
     def _models(self, study: Study, card: ModelCard) -> list[TrainedModel]:
         name, spec = study.name, study.spec

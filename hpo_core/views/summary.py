@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.events import JobGranted, JobPlaced
+from hpo_core.model.events import CONTROLLER_GONE, JobGranted, JobPlaced
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
@@ -147,6 +147,12 @@ def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) 
     )
 
 
+def failed_attempts(state: StudyState) -> int:
+    """Attempts that were lost or failed, without those that ended with their controller: a pause is no failure."""
+    failures = (failure for trial in state.trials for failure in trial.failures)
+    return sum(failure.message != CONTROLLER_GONE for failure in failures)
+
+
 def summarize(study: Study) -> StudySummary:
     """The summary of a study; O(front + running jobs)."""
     spec, state, names = study.spec, study.state, RungNames(study.spec)
@@ -166,7 +172,7 @@ def summarize(study: Study) -> StudySummary:
         running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),
         waiting=tuple(state.waiting),
         abandoned=state.abandoned_trials,
-        failed_attempts=state.failed_attempts,
+        failed_attempts=failed_attempts(state),
         resource=state.resource_used,
         constraints=tuple(spec.constraints),
         infeasible=state.infeasible_results,

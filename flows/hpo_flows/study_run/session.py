@@ -146,6 +146,8 @@ class Session:
         """Shows a person what went wrong beside the study."""
         self.wait_for: Callable[[str], None] = lambda words: None
         """Shows a person what the end of the study waits for."""
+        self.begun = threading.Event()
+        """Set once the workers are there, or the start has failed."""
         self._start: Future[None] | None = None
         """The start of the cluster; None: nobody began it.
 
@@ -269,6 +271,7 @@ class Session:
                 with contextlib.suppress(HpoError):
                     self._create()
             raise
+        self.begun.set()
         if dashboard := self.executor.dashboard:
             self.inform(f"Dask dashboard: {dashboard}")
         self._create()
