@@ -30,6 +30,8 @@ from hpo_core.views.rungs import (
     is_unlimited,
 )
 
+MOST_FAILURES = 100
+"""Different failures that are written at once, however many lines were written before."""
 BAR = 24
 """Width of a bar."""
 REDRAW_SECONDS = 0.5
@@ -166,7 +168,8 @@ class PlainLines:
 
     Args:
         sparse: whether a line waits until two percent more of the time have passed, so that a long study writes some
-            hundred lines and not one for each of its reports. Warnings and a halt are always written.
+            hundred lines and not one for each of its reports. Warnings, a halt and the first failures of a kind are
+            always written.
     """
 
     def __init__(self, study: Study, write: Callable[[str], None], *, sparse: bool = False) -> None:
@@ -183,7 +186,8 @@ class PlainLines:
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
         elapsed = self._pace.elapsed()
-        if elapsed >= self._next:
+        is_new = report.outcome not in RESULTS and report.message not in self._told and len(self._told) < MOST_FAILURES
+        if elapsed >= self._next or is_new:
             self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
             self._report(line, report)
         else:
@@ -194,14 +198,14 @@ class PlainLines:
 
     def _report(self, line: str, report: Report) -> None:
         self._write(f"[{standing(self._study, self._pace)}] {self._once(line)}")
-        if message := terminal_text(report.message):
-            self._told.setdefault(message, report.trial)
+        if report.message:
+            self._told.setdefault(report.message, report.trial)
         self._unwritten = None
 
     def _once(self, line: str) -> str:
         """The line without messages that were written before."""
         for message, trial in self._told.items():
-            line = line.replace(message, f"that of trial {trial}")
+            line = line.replace(terminal_text(message), f"that of trial {trial}")
         return line
 
     def on_tick(self) -> None:

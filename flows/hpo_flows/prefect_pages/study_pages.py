@@ -22,18 +22,14 @@ from prefect.exceptions import Pause
 from prefect.states import Running
 
 from hpo_core.execution.loop import Observer
-from hpo_core.model.trial import RESULTS, Job, Report
+from hpo_core.model.trial import Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import StudyArtifact
-from hpo_flows.progress import ResultLines, standing
+from hpo_flows.progress import PlainLines
 
 POLL_SECONDS = 0.3
-EACH = 100
-"""Lines of the log that tell of one job each: of the first results, and of different failures."""
-QUIET_SECONDS = 120.0
-"""Until the log of a study says how far it is, where nothing else was said."""
 log = logging.getLogger("hpo.prefect")
 
 
@@ -55,15 +51,11 @@ class StudyPages(Observer):
         self._say = say
         self._heeds_runs = heeds_runs
         self._artifact = StudyArtifact(study, flow_run)
-        self._result_lines = ResultLines(study)
+        self._progress = PlainLines(study, lambda line: self._lines.append((logging.INFO, line)), sparse=True)
         self._lines: deque[tuple[int, str]] = deque((logging.WARNING, notice) for notice in notices_of(study))
         self._ended = threading.Event()
         self._interrupt: BaseException | None = None
         self._above: list[UUID] | None = None
-        self._reports = 0
-        self._failures: set[str] = set()
-        """Messages of failures that are in the log."""
-        self._written = time.monotonic()
         self._asked = 0.0
         self._answers = True
         self._told = False
@@ -78,31 +70,21 @@ class StudyPages(Observer):
     # In the thread of the study's loop.
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        line = self._result_lines.lines(report, granted)[0]
-        failures = len(self._failures)
-        if report.outcome not in RESULTS and failures < EACH:
-            self._failures.add(report.message)
-        if self._reports < EACH or len(self._failures) > failures:
-            self._write(logging.INFO, line)
-        self._reports += 1
+        self._progress.on_report(report, granted)
 
     def on_tick(self) -> None:
         """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
 
         Not where nothing is left to run: a study that has ended ends its run.
         """
-        if news := self._result_lines.news():
-            self._write(logging.WARNING, news)
-        elif time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.notes.pace)}")
+        self._progress.on_tick()
         self._artifact.on_tick()
         if self._interrupt is not None and (self._study.state.running or not self._study.at_rest):
             raise self._interrupt
 
     def close(self) -> None:
         """The controller records no more."""
-        if news := self._result_lines.news():
-            self._write(logging.WARNING, news)
+        self._progress.close()
         self._artifact.draw()
         self._ended.set()
 
@@ -121,10 +103,6 @@ class StudyPages(Observer):
             with get_client(sync_client=True) as client:
                 self._artifact.send(client)
         return True
-
-    def _write(self, level: int, words: str) -> None:
-        self._written = time.monotonic()
-        self._lines.append((level, words))
 
     # In a thread.
 
