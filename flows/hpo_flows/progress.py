@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -167,15 +168,15 @@ class PlainLines:
     """A line per report, for pipes and logs.
 
     Args:
-        sparse: whether a line waits until two percent more of the time have passed, so that a long study writes some
-            hundred lines and not one for each of its reports. Warnings, a halt and the first failures of a kind are
-            always written.
+        each: number of lines after which a line waits until two percent more of the time have passed, so that a long
+            study writes some hundred lines and not one for each of its reports. Warnings, a halt and the first
+            failures of a kind are always written.
     """
 
-    def __init__(self, study: Study, write: Callable[[str], None], *, sparse: bool = False) -> None:
+    def __init__(self, study: Study, write: Callable[[str], None], *, each: float = math.inf) -> None:
         self._study = study
         self._write = write
-        self._sparse = sparse
+        self._each = each
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._next = 0.0
@@ -188,7 +189,8 @@ class PlainLines:
         elapsed = self._pace.elapsed()
         is_new = report.outcome not in RESULTS and report.message not in self._told and len(self._told) < MOST_FAILURES
         if elapsed >= self._next or is_new:
-            self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
+            self._each -= 1
+            self._next = elapsed + redraw_seconds(elapsed) if self._each <= 0 else 0.0
             self._report(line, report)
         else:
             self._unwritten = line, report

@@ -67,7 +67,7 @@ class ShownProgress:
             return self._board
         if self._console is not None:
             return PlainLines(study, lambda line: print(terminal_text(line), flush=True))
-        return PlainLines(study, write_line, sparse=True)
+        return PlainLines(study, write_line, each=0)
 
     def wait_for(self, words: str) -> None:
         """Show what the end of the study waits for."""

@@ -47,7 +47,7 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
     page = shown["by-form-study"]
     assert "| x |" in page and "](data:image/svg+xml;base64," in page
     assert "file://" not in page and "report.html`" in page, "a browser elsewhere opens no file of the worker"
-    decisions = [line for line in deployed.logs(run) if line.startswith("trial ")]
+    decisions = [line for line in deployed.logs(run) if "] trial " in line]
     assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
     assert any("promoted to rung 1" in line for line in decisions)
 

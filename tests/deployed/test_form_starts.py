@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.deployed.test_browser import add_float, choose, field, fill, form_of, page, page_inside, pictures
+from tests.deployed.test_browser import add_float, field, fill, form_of, page, page_inside, pictures
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -39,7 +39,7 @@ def open_form(
     """The form with all that it cannot do without, as quickly as a person who knows what to type."""
     page.goto(form_of(deployed, "tune"))
     field(page, "Objective").wait_for()
-    choose(page, field(page, "Objective"), objective)
+    fill(page, "Objective", objective)
     fill(page, "Name (Optional)", name)
     if tab != "ASHA":  # which is open
         field(page, "Search").get_by_text(tab, exact=True).first.click()

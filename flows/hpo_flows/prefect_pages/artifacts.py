@@ -29,10 +29,10 @@ def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
         links: title to target. Only what a browser on another machine can open is a link: a path on the machine of the
             flow run is shown as text.
     """
-    best, metric, halted = best_result(study, study.best), markdown_text(study.spec.metric.name), study.state.halted
+    best, metric = best_result(study, study.best), markdown_text(study.spec.metric.name)
     parts = [f"## {study.name}" if best is None else f"## {study.name}: trial {best.trial}"]
-    if halted is not None and not study.finished:
-        parts.append(f"**Halted: {markdown_text(halt_words(study.spec, halted))}**")
+    if why := why_halted(study):
+        parts.append(f"**{why}**")
     if best is None:
         parts.append(f"No trial has a finite {metric} yet.")
     else:
@@ -50,6 +50,11 @@ def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
     if links:
         parts += ["### More", "\n".join(f"- {_link(title, target)}" for title, target in links.items())]
     return "\n\n".join(filter(None, parts))
+
+
+def why_halted(study: Study) -> str:
+    halted = study.state.halted
+    return "" if halted is None or study.finished else f"Halted: {markdown_text(halt_words(study.spec, halted))}"
 
 
 def markdown_table(columns: Collection[Any], rows: Iterable[Iterable[Any]]) -> list[str]:

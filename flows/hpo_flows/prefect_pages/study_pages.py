@@ -28,7 +28,7 @@ from hpo_core.model.trial import Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
-from hpo_flows.prefect_pages.artifacts import artifact_key, study_markdown
+from hpo_flows.prefect_pages.artifacts import artifact_key, study_markdown, why_halted
 from hpo_flows.progress import BoardNotes, PlainLines
 
 POLL_SECONDS = 0.3
@@ -56,7 +56,7 @@ class StudyPages(Observer):
         self._say = say
         self._heeds_runs = heeds_runs
         self._notes = BoardNotes(study)
-        self._progress = PlainLines(study, lambda line: self._lines.append((logging.INFO, line)), sparse=True)
+        self._progress = PlainLines(study, lambda line: self._lines.append((logging.INFO, line)), each=100)
         self._lines: deque[tuple[int, str]] = deque((logging.WARNING, notice) for notice in notices_of(study))
         self._ended = threading.Event()
         self._interrupt: BaseException | None = None
@@ -127,7 +127,8 @@ class StudyPages(Observer):
         except Exception:  # a page is no reason to end a study
             log.exception("the page of study %r cannot be drawn", study.name)
         else:
-            self._drawn = ArtifactUpdate(data=page, description=f"Study {study.name}: {words}")
+            described = "; ".join(filter(None, [why_halted(study), f"study {study.name}: {words}"]))
+            self._drawn = ArtifactUpdate(data=page, description=described)
 
     # In a thread.
 
