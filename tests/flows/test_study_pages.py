@@ -13,10 +13,12 @@ from prefect.exceptions import ObjectNotFound, Pause
 from prefect.states import Crashed, Running, Suspended
 
 from hpo_core.model.trial import Outcome, Report
+from hpo_core.replay.rerun import rerun_spec
 from hpo_core.study import Study
 from hpo_flows.prefect_pages import study_pages
 from hpo_flows.prefect_pages.artifacts import study_markdown
 from hpo_flows.prefect_pages.study_pages import StudyPages
+from hpo_flows.prefect_pages.tune_flow import shown_parameters
 from tests.conftest import completed, failed, make_spec
 
 
@@ -55,6 +57,20 @@ def test_a_page_of_several_objectives_has_their_front() -> None:
         study.tell(job, {"loss": loss, "speed": speed})
     page = study_markdown(study, "", {})
     assert "### Pareto front of loss, speed: 2 results" in page
+
+
+def test_a_rerun_of_thousands_of_trials_is_shown_by_its_source() -> None:
+    """Its record holds all their parameters and grants, and a Prefect server refuses what is that long."""
+    search = {"method": "random", "configs": 3500, "max_resource": 1}
+    study = Study.create(make_spec(objective="tests.flows.objectives:good", search=search))
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": float(job.trial)})
+    spec = rerun_spec(list(study.journal.entries(study.name)), "again")
+    limit = 524_288  # bytes: PREFECT_SERVER_API_MAX_PARAMETER_SIZE
+    assert len(repr(spec.plain())) > limit
+    parameters = shown_parameters(spec)
+    assert parameters["search"].startswith(f'{{"method": "recorded", "source": "{study.name}"')
+    assert parameters["name"] == "again" and len(repr(parameters)) < limit / 10
 
 
 class Client:
