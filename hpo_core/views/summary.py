@@ -156,7 +156,7 @@ def failed_attempts(state: StudyState) -> int:
 def summarize(study: Study) -> StudySummary:
     """The summary of a study; O(front + running jobs)."""
     spec, state, names = study.spec, study.state, RungNames(study.spec)
-    checkpoint = state.best_checkpoint()
+    halted, checkpoint = None if study.finished else state.halted, state.best_checkpoint()
     return StudySummary(
         study=study.name,
         method=spec.search.method,
@@ -165,8 +165,8 @@ def summarize(study: Study) -> StudySummary:
         metric=spec.metric.name,
         mode=spec.metric.mode,
         status=study.status,
-        reason=exhausted_words(study) if state.halted is None else state.halted.reason,
-        rule="" if state.halted is None else state.halted.rule,
+        reason=exhausted_words(study) if halted is None else halted.reason,
+        rule="" if halted is None else halted.rule,
         trials=len(state.trials),
         jobs=state.completed_jobs,
         running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),

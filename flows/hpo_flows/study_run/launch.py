@@ -10,7 +10,6 @@ import sys
 from contextlib import ExitStack, closing
 from functools import partial
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -69,7 +68,7 @@ def launch(
     def ended(study: Study, summary: Summary) -> None:
         drawn.close()
         try:
-            _finish(session, summary, as_json, file)
+            _finish(session, study, summary, as_json, file)
         except (HpoError, typer.Exit) as error:  # the exit code of the study; its flow run has a state of its own
             outcome.append(error)
 
@@ -112,12 +111,10 @@ def _say(console: Console, as_json: bool, line: str) -> None:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
-    study = Study.open(session.name, session.journal, reading=True)
+def _finish(session: Session, study: Study, summary: Summary, as_json: bool, file: str) -> None:
     known = summarize(study)
-    rule = known.rule if summary.reason else ""
     result = RunResult(
-        summary=msgspec.structs.replace(known, status=summary.status, reason=summary.reason, rule=rule),
+        summary=known,
         jobs_now=summary.jobs,
         seconds=round(summary.seconds, 1),
         failures=failures_of(study.state),
@@ -131,7 +128,7 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
     print_run_result(
         result, following=following, then=then, folder=str(session.folder), as_json=as_json, other_best=other_best
     )
-    if summary.status != "finished":
+    if known.status != "finished":
         raise typer.Exit(HALTED)
     if words := no_result_words(study):
         raise HpoError(f"Study {study.name!r} ended without a single result: {words}. {cure_words(study, file)}")
