@@ -31,8 +31,6 @@ from hpo_core.views.rungs import (
     is_unlimited,
 )
 
-MOST_FAILURES = 100
-"""Different failures that are written at once, however many lines were written before."""
 BAR = 24
 """Width of a bar."""
 REDRAW_SECONDS = 0.5
@@ -50,15 +48,11 @@ def remaining_units(study: Study) -> int | None:
 
 
 class Pace:
-    """Units per second since this controller began, for the ETA.
+    """Units per second since this controller began, for the ETA."""
 
-    Args:
-        before: seconds since then.
-    """
-
-    def __init__(self, study: Study, before: float = 0.0) -> None:
+    def __init__(self, study: Study) -> None:
         self._study = study
-        self._started = time.monotonic() - before
+        self._started = time.monotonic()
         self._units = study.state.resource_used
         self._jobs = study.state.completed_jobs
         self._last: tuple[int, float] = (0, 0.0)
@@ -187,7 +181,7 @@ class PlainLines:
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
         elapsed = self._pace.elapsed()
-        is_new = report.outcome not in RESULTS and report.message not in self._told and len(self._told) < MOST_FAILURES
+        is_new = report.outcome not in RESULTS and report.message not in self._told and len(self._told) < 100
         if elapsed >= self._next or is_new:
             self._each -= 1
             self._next = elapsed + redraw_seconds(elapsed) if self._each <= 0 else 0.0
