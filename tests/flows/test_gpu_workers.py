@@ -106,7 +106,7 @@ def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, car
         constants={"file": str(tmp_path / "seen"), "seconds": 0.8},
         packing={
             "devices": "gpu",
-            "demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05},
+            "demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 30, "cores": 0.05},
         },
         cluster={"kind": "local_cuda"},
     )
