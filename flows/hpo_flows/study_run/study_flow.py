@@ -54,47 +54,46 @@ def run_study(session: Session, *, after: Any = None) -> None:
         HpoError: Prefect took no flow run of the study, which did not begin; or of the study.
         BaseException: what else ended the study early, such as Ctrl-C or an exception of the training function.
     """
-    raised: list[BaseException] = []
-    is_over = False
+    ended: list[BaseException | None] = []
+    """How the study ended, once it has; None: by itself."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def body() -> State[Any]:
-        nonlocal is_over
         wait_less()
         if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
         try:
             study = drive(session, owns_run=True)
-            return end_state(study, session.cure(study))
+            state = end_state(study, session.cure(study))
         except Exception as error:  # of the training function, with its traceback as a note
-            raised.append(error)
+            ended.append(error)
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
             return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
         except BaseException as error:
             if isinstance(error, Pause):  # the process of a command ends; nobody could go on with its run
                 error = RunCancelledError()
-            raised.append(error)
+            ended.append(error)
             how = "with its flow run" if isinstance(error, RunCancelledError) else "by an interrupt"
             name = session.name
             go_on = f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on"
             return Cancelled(message=f"Study {name!r} was halted {how}; {go_on}.")
-        finally:
-            is_over = True
+        ended.append(None)
+        return state
 
     try:
         made = tune_flow(session.name, shown_parameters(session.spec), body)
         made(return_state=True, wait_for=None if after is None else [after])
     except Exception as error:
-        if not is_over:
+        if not ended:
             raise HpoError(
                 f"Prefect took no flow run of study {session.name!r} ({type(error).__name__}: {error}). Mend that, or "
                 "run the study without Prefect: --no-prefect, or prefect: off."
             ) from error
         if not api_is_unreachable():  # else it was said
             session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
-    if raised:
-        raise raised[0]
+    for early in filter(None, ended):
+        raise early
 
 
 def run_as_subflow(session: Session) -> None:
