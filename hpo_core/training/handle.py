@@ -227,7 +227,7 @@ class TrialHandle:
         if self._request.setup.unit_is_whole and self._request.setup.style == "handle":
             self.warn(
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
-                "search.max_resource, in Python method=hpo.Random(max_resource=27)."
+                "max_resource of the search method, such as 27."
             )
         if self._inherited is not None and self._state is not None:
             self._inherited.restore(self._tracked)

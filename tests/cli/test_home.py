@@ -20,13 +20,14 @@ from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("status", "show", "audit", "export", "report", "project", "compare", "resume")
+COMMANDS = ("status", "show", "audit", "export", "report", "project", "resume")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         *([command, "x"] for command in COMMANDS),
+        ["compare", "x", "y"],
         ["list"], ["extend", "x", "--configs", "3"], ["rerun", "x", "--as", "y"], ["schedule", "x"],
         ["simulate", "--from-journal", "x"],
     ],
