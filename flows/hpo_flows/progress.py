@@ -125,8 +125,9 @@ class ResultLines:
                 for metric in study.spec.objectives
                 if metric.name in report.metrics or not study.spec.any_metric
             )
-            text = f"trial {report.trial} at {last.resource} ({names.label(last.bracket, last.rung)}): {reached}"
-            if trial.stopped is not None and trial.stopped.rung == last.rung:
+            stage = last.stage
+            text = f"trial {report.trial} at {last.resource} ({names.label(stage.bracket, stage.rung)}): {reached}"
+            if trial.stopped is not None and trial.stopped.rung == stage.rung:
                 text += f", {names.stop_line(trial.stopped)}"
         else:
             text = f"trial {report.trial}: {report.outcome}: {report.message}"

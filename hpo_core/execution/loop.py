@@ -186,8 +186,8 @@ class Loop:
             if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
                 self._is_taken_over = True
-            self._notice_capacity()  # whatever happened to the executor since this loop last ran
             self._synchronize()
+            self._notice_capacity()  # whatever happened to the executor since this loop last ran
             self._act()
             reports = 0
             most = math.inf if max_reports is None else max_reports

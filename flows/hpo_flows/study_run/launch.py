@@ -69,7 +69,7 @@ def launch(
     def ended(study: Study, summary: Summary) -> None:
         drawn.close()
         try:
-            _finish(session, summary, as_json, file)
+            _finish(session, study, summary, as_json=as_json, file=file)
         except (HpoError, typer.Exit) as error:  # the exit code of the study; its flow run has a state of its own
             outcome.append(error)
 
@@ -112,8 +112,7 @@ def _say(console: Console, as_json: bool, line: str) -> None:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
-    study = Study.open(session.name, session.journal, reading=True)
+def _finish(session: Session, study: Study, summary: Summary, *, as_json: bool, file: str) -> None:
     known = summarize(study)
     rule = known.rule if summary.reason else ""
     result = RunResult(
