@@ -160,8 +160,6 @@ class DaskExecutor:
             self.room,
             requests=self._requests,
             shared=self._shared,
-            study=spec.study,
-            folder=self._folder,
             timeout=timeout,
         )
         self._restore.append(self._tasks.close)

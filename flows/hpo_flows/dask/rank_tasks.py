@@ -97,10 +97,8 @@ class RankTasks:
         connection: to the scheduler.
         watch: of the workers.
         room: says which workers are where.
-        requests: of the study.
+        requests: of the study, whose name Dask's keys begin with.
         shared: the study's folder, as workers are told of it.
-        study: its name, which Dask's keys begin with.
-        folder: absolute study folder.
         timeout: seconds that a worker may take to answer.
     """
 
@@ -112,14 +110,12 @@ class RankTasks:
         *,
         requests: JobRequests,
         shared: SharedFolder,
-        study: str,
-        folder: str,
         timeout: float,
     ) -> None:
         self._client = connection.client
         self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
-        self._study, self._folder = study, Path(folder)
-        self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
+        self._study, self._folder = requests.setup.study, Path(requests.setup.folder)
+        self._cancellation = Cancellation(connection, watch, folder=requests.setup.folder, timeout=timeout)
         self._id = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._submitted: dict[_Key, _Submitted] = {}
