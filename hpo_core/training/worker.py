@@ -164,7 +164,8 @@ class TrainerPool:
             ]
             if not found and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
-        self._cancel(found)
+        for (_, number, run, _), trainer in found:
+            trainer.cancel(number, run)
         self._let_go(folder, trial, attempt)
         return bool(found)
 
@@ -178,10 +179,6 @@ class TrainerPool:
         """End every attempt that runs on a worker, by its address."""
         with self._lock:
             found = [(key, one.trainer) for key, one in self._running.items() if one.worker == worker]
-        self._cancel(found)
-
-    @staticmethod
-    def _cancel(found: Sequence[tuple[_Attempt, Trainer]]) -> None:
         for (_, trial, attempt, _), trainer in found:
             trainer.cancel(trial, attempt)
 
@@ -310,6 +307,7 @@ class TrainerPool:
         with self._lock:
             idle = [one for one in self._idle if one.key[:2] == own and gpu in (None, one.gpu)]
             closing = [one for one in idle if not one.asks_for() or one.study_folder == folder]
+            self._leaving.difference_update(closing)
             self._leaving.update(set(idle).difference(closing))
             self._idle = [trainer for trainer in self._idle if trainer not in closing]
         for trainer in closing:
@@ -341,11 +339,14 @@ class TrainerPool:
 
     def _give_back(self, trainer: Trainer) -> None:
         with self._lock:
-            surplus = [trainer] if trainer in self._leaving else []
-            self._leaving.discard(trainer)
-            if not trainer.closed and not surplus:
+            if trainer.closed:
+                self._leaving.discard(trainer)
+            else:
                 self._idle.append(trainer)
-            surplus += [one for one in self._idle if one.gpu == trainer.gpu and not one.asks_for()][:-_MAX_IDLE]
+            free = [one for one in self._idle if not one.asks_for()]
+            surplus = [one for one in free if one in self._leaving]
+            surplus += [one for one in free if one.gpu == trainer.gpu and one not in surplus][:-_MAX_IDLE]
+            self._leaving.difference_update(surplus)
             self._idle = [one for one in self._idle if one not in surplus]
         for old in surplus:
             old.close()

@@ -111,6 +111,8 @@ def test_another_study_of_the_same_function_leaves_a_process_that_waits_until_it
     bench.pool.prepare(trainer.key[0], trainer.key[1], folder=f"{bench.folder}-other")
     assert not gone(process)
     bench.run(0, 1)
+    assert not trainer.closed
+    bench.run(0, 2)
     assert bench.processes(0) == [process]
     assert trainer.closed, "the other study imported the function anew"
 
