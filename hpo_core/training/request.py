@@ -123,6 +123,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     gpu: str = ""
     """The GPU of that worker, as ``CUDA_VISIBLE_DEVICES`` names it; empty: what its process sees."""
 
+    def __post_init__(self) -> None:
+        start = self.job.checkpoint.resource if self.job.checkpoint else 0
+        if self.job.target < 1 or self.job.target < start:
+            raise ValueError(
+                f"Job of trial {self.job.trial}: target = {self.job.target} must be at least 1 and at least the "
+                f"{start} units its checkpoint holds; targets are absolute."
+            )
+
     def with_setup(self, **changes: Any) -> JobRequest:
         return msgspec.structs.replace(self, setup=msgspec.structs.replace(self.setup, **changes))
 
