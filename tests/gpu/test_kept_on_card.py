@@ -45,7 +45,7 @@ class Kept:
 
     @property
     def waiting(self):
-        return self.trainer.waiting[0]
+        return 0 if self.trainer.waiting is None else self.trainer.waiting.pid
 
 
 @pytest.fixture
