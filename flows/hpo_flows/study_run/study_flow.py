@@ -54,7 +54,7 @@ def run_study(session: Session, *, after: Any = None) -> None:
         BaseException: what else ended the study early, such as Ctrl-C or an exception of the training function.
     """
     ended: list[BaseException | None] = []
-    """How the study ended, once it has; None: by itself."""
+    """The error that ended the study, once it has ended; None: it ended by itself."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
