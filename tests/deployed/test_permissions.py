@@ -10,6 +10,8 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.spec import StudySpec
+from hpo_flows.deployed.flows import TuneFileForm
+from hpo_flows.deployed.form import StudyForm
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.retraining_run import check_function
 from tests.conftest import make_spec
@@ -24,8 +26,17 @@ FOREIGN = [
 
 
 def test_only_study_files_inside_the_folder_may_be_chosen(permissions: Permissions) -> None:
-    assert permissions.study_files() == ["deep/a.yaml", "notes.yaml"]
+    assert permissions.study_files() == ["deep/a.yaml"]
     assert permissions.load("deep/a.yaml").study == "inner"
+
+
+def test_the_text_of_a_field_names_what_the_deployment_allows(
+    permissions: Permissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPO_STUDY_FOLDER", str(permissions.folder))
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models.net:fit")
+    assert TuneFileForm.form()["properties"]["file"]["description"].endswith(" Here: deep/a.yaml.")
+    assert StudyForm.form()["properties"]["objective"]["description"].endswith(" Here: models.net:fit.")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
@@ -19,7 +19,7 @@ from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.short_text import shown
+from hpo_core.model.short_text import shown, some
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
@@ -35,6 +35,12 @@ TrialNumber = Annotated[int, Field(ge=0)]
 Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 
 
+_HERE: dict[str, Callable[[Permissions], Sequence[str]]] = {
+    "objective": lambda allowed: allowed.objectives,
+    "file": Permissions.study_files,
+}
+"""Names that the description of a field holds, as of ``hpo deploy``; a run may give any, and allows or refuses it."""
+
 # Slurm needs lines of a job script, which run code there: it stands in study files alone
 FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
@@ -49,6 +55,9 @@ class FormPart(BaseModel):
         """The JSON schema of the form."""
         schema = cls.model_json_schema()
         fields = {name: drawn(one, schema.get("$defs", {}), name) for name, one in schema["properties"].items()}
+        for name, here in _HERE.items():
+            if name in fields and (known := here(Permissions.of_environment())):
+                fields[name]["description"] += f" Here: {some(known)}."
         return {"properties": fields, "required": schema.get("required", [])}
 
     @classmethod

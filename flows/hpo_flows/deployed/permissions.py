@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
@@ -81,7 +82,7 @@ class Permissions:
     def study_files(self) -> list[str]:
         """Names of the study files that a run may choose."""
         files = [] if self.folder is None else [path for path in self.folder.rglob("*") if path.suffix in _SUFFIXES]
-        names = [path.relative_to(self.folder or "") for path in files if path.is_file() and self._is_inside(path)]
+        names = [path.relative_to(self.folder or "") for path in files if self._is_inside(path) and _is_study(path)]
         # a home, whose name begins with a dot, holds copies of study files
         return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
@@ -207,6 +208,13 @@ class Permissions:
         if not any(folder.is_relative_to(root) for root in self.import_folders):
             folders = [*map(str, self.import_folders)]
             raise _not_listed(f"pythonpath = {entry!r}", folders, variable="HPO_IMPORT_FOLDERS")
+
+
+def _is_study(path: Path) -> bool:
+    with suppress(SpecError):
+        load_spec(path)
+        return True
+    return False
 
 
 def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
