@@ -20,7 +20,6 @@ from tests.dask_processes import DaskProcesses, trainings_of
 from tests.faults.test_real_study import Real, descendants
 from tests.flows.conftest import LIMIT, at_load
 
-RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
 
 

@@ -1,4 +1,4 @@
-"""Nobody without the study's own certificate gets in through the ports of its Dask cluster."""
+"""Nobody without the study's certificate gets in through the ports of its Dask cluster; tls:// schedulers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ import distributed
 import psutil
 import pytest
 
+from hpo_core.model.errors import SpecError
+from hpo_core.spec.sections import AddressClusterSpec
+from hpo_flows.dask.clusters.address import security_of
 from hpo_flows.dask.clusters.kind import NO_PAGES, new_security, scheduler_options
 from tests.faults.test_real_study import ROOT, Real
 from tests.flows.conftest import LIMIT
@@ -92,3 +95,31 @@ def test_no_port_of_processes_with_certificates_of_a_study_lets_a_stranger_in(tm
         assert {int(address.rpartition(":")[2]) for address in addresses} <= ports
         found = attacked(tmp_path / "mark", sorted(ports))
     assert_refused(found, ports, tmp_path)
+
+
+def dask_configuration(files: dict[str, str]) -> dict[str, str]:
+    names = ("ca-file", "client.cert", "client.key")
+    return {f"distributed.comm.tls.{name}": path for name, path in zip(names, files.values(), strict=True)}
+
+
+def certificate(folder: Path) -> dict[str, str]:
+    """A certificate that is its own authority, and its key, as files."""
+    made = new_security()
+    folder.mkdir()
+    texts = {"tls_ca_file": made.tls_ca_file, "tls_cert": made.tls_client_cert, "tls_key": made.tls_client_key}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
+    return {name: str(folder / name) for name in texts}
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    files = certificate(tmp_path / "keys")
+    cluster = AddressClusterSpec(address="tls://h:1")
+    with pytest.raises(SpecError, match="needs certificates"):
+        security_of(cluster)
+    with dask.config.set(dask_configuration(files)):
+        assert security_of(cluster) is not None
+        Path(files["tls_key"]).unlink()
+        with pytest.raises(SpecError, match="certificates for tls://h:1 cannot be used"):
+            security_of(cluster)

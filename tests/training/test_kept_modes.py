@@ -26,7 +26,6 @@ from tests.training.test_kept_faults import left, waiting_in
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
-ROOT = str(Path(__file__).parents[2])
 GIB = 1 << 30
 
 
