@@ -1,5 +1,3 @@
-"""What tests wait for: a condition that comes to hold, a process that ends."""
-
 from __future__ import annotations
 
 import time
@@ -22,7 +20,6 @@ def eventually(condition: Callable[[], T], seconds: float = LIMIT) -> T:
 
 
 def gone(pid: int | str) -> bool:
-    """Whether a process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):  # it ended, or ends while it is read

@@ -77,7 +77,6 @@ TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: ba
 
 
 def half_failed(folder: Path) -> None:
-    """A study whose first trial failed and whose second one succeeded."""
     journal = Home(folder).open_journal()
     study = Study.create(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}), journal)
     first, second = study.set_capacity(2)

@@ -24,7 +24,6 @@ from tests.methods import spec_of
 
 
 def written(folder: Path, method: str = "asha-shared") -> Path:
-    """A journal with a study that was played to its end."""
     world = World(3, failures=0.05)
     journal = SqlJournal(f"sqlite:///{folder / 'journal.db'}")
     study = fresh(spec_of(method), journal, world)

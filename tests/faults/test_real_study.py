@@ -83,7 +83,6 @@ class Real:
             time.sleep(0.05)
 
     def finish(self, trials: int | None = None) -> Study:
-        """Let a controller drive the study to its end, and check that it is whole."""
         process = self.start()
         assert process.wait(LIMIT) == 0, self.log.read_text()[-3000:]
         return self.assert_whole(trials)
@@ -106,7 +105,6 @@ class Real:
         return study
 
     def checkpoint_files(self) -> set[str]:
-        """URIs of all files where the checkpoints lie, whatever their names."""
         folder, base = self.home.study_folder("real"), self.spec.checkpoint_base
         if "://" not in base:
             return {path.relative_to(folder).as_posix() for path in (folder / base).glob("*/*")}
@@ -115,13 +113,11 @@ class Real:
         return {f"{base}/{name.removeprefix(path).lstrip('/')}" for name in filesystem.find(path)}
 
     def put_checkpoint_file(self, uri: str, content: bytes) -> None:
-        """Write a file among the checkpoints."""
         where = uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri()
         with fsspec.open(where, "wb", auto_mkdir=True) if "://" not in uri else fsspec.open(where, "wb") as file:
             file.write(content)
 
     def read_checkpoint_file(self, uri: str) -> bytes:
-        """Content of a file among the checkpoints."""
         with fsspec.open(uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri(), "rb") as file:
             return bytes(file.read())
 

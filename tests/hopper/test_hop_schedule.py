@@ -1,5 +1,3 @@
-"""Single steps of a hop schedule, and what it refuses."""
-
 from __future__ import annotations
 
 import random

@@ -97,7 +97,6 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
     counts = ["1 epoch" if count == 1 else f"{count} epochs" for count in epochs]
     assert all(f"({count}) in attempt" in line for line, count in zip(reached, counts, strict=True))
     trials = embedded_trials(series)
-    assert trials is not None
     assert trials["details"][0]["visits"] == lines
 
 

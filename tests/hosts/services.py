@@ -1,5 +1,3 @@
-"""Services on hosts of a lab: PostgreSQL, MLflow, Prefect."""
-
 from __future__ import annotations
 
 import time
@@ -18,7 +16,6 @@ LIMIT = 600.0
 
 
 def until(condition: Callable[[], object], process: Process) -> None:
-    """Wait for something true while a service lives."""
     deadline = time.monotonic() + LIMIT
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline, process.said
@@ -39,7 +36,6 @@ class PostgreSQLHost:
         self.start()
 
     def start(self) -> None:
-        """Return once it answers."""
         options = ["-D", DATA / "data", "-h", "*", "-k", DATA]
         self.process = self.host.start(*AS_POSTGRES, self._bin / "postgres", *options, log="postgresql.log")
         port = self.host.forward(5432)

@@ -1,5 +1,3 @@
-"""Patterns, lists and manifests become the list of partitions that a journal keeps."""
-
 from __future__ import annotations
 
 import os

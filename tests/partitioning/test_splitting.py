@@ -1,5 +1,3 @@
-"""What is written of each kind of data, and what is refused."""
-
 from __future__ import annotations
 
 import hashlib

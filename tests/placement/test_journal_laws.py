@@ -99,7 +99,6 @@ class PackedStudy:
             **({} if usage is None else {"usage": usage}),
         )  # fmt: skip
         report = self.placer.judge(told)
-        assert report is not None
         self.study.tell_report(report)
         self.placer.release(key)
 

@@ -1,5 +1,3 @@
-"""Laws of the division of slots between studies, and a judge written from the text of section 5.3."""
-
 import math
 from fractions import Fraction
 

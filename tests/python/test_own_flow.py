@@ -20,8 +20,6 @@ PROGRAM = Path(__file__).with_name("own_flows.py")
 
 
 class Seen:
-    """What the flows of :mod:`tests.python.own_flows` saw, and what Prefect shows of them."""
-
     def __init__(self, facts: dict[str, Any], environment: dict[str, str]) -> None:
         self.facts = facts
         self.environment = environment
@@ -30,7 +28,6 @@ class Seen:
         return ask(self.environment, f"flow_runs/{self.facts[flow]}")
 
     def subflows(self, flow: str) -> dict[str, Any]:
-        """Flow runs directly below one, by name."""
         found = {"flow_runs": {"parent_flow_run_id": {"any_": [self.facts[flow]]}}}
         return {run["name"]: run for run in ask(self.environment, "flow_runs/filter", found)}
 

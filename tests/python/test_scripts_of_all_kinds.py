@@ -67,14 +67,12 @@ class Script:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert process.stdin is not None
         process.stdin.write(self.typed.replace("FOLDER", repr(str(home))))
         process.stdin.close()
         return process
 
     def check(self, process: subprocess.Popen[str], home: Path) -> str:
         """It ran once, said how it ended, and left no process; returns what it printed."""
-        assert process.stdout is not None
         printed = process.stdout.read()
         process.wait()
         assert self.ends in printed, printed

@@ -1,5 +1,3 @@
-"""Studies side by side: who belongs together, what is compared, what the page says."""
-
 from __future__ import annotations
 
 import json

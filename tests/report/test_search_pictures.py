@@ -100,7 +100,6 @@ def played() -> Series:
 
 
 def trace(figure: Figure | None, words: str) -> dict[str, Any]:
-    assert figure is not None
     (found,) = [item for item in figure.data if words in item["name"]]
     return found
 

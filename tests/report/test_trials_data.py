@@ -56,7 +56,6 @@ def test_every_trial_is_a_row_with_its_parameters_in_full(played: World, page: s
 def test_states_are_told_in_words(played: World) -> None:
     series = read_series(played.entries())
     found = embedded.embedded_trials(series)
-    assert found is not None
     states = [row[1] for row in found["rows"]]
     best = played.study.best
     assert best is not None and states.count("winner") == 1 and states[best.trial] == "winner"
@@ -86,7 +85,6 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     found = importances(series)
     assert found is not None
     figure = contour(series, found)
-    assert figure is not None
     go.Figure(data=figure.data, layout=figure.layout)
     first, second = list(found.shares)[:2]
     assert first in figure.layout["xaxis"]["title"]["text"] and second in figure.layout["yaxis"]["title"]["text"]
@@ -118,7 +116,6 @@ def test_the_command_follows_a_study_until_it_is_interrupted(how: signal.Signals
     command = [sys.executable, "-m", "hpo_core.cli", "report", "world", "--live", "--home", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
-        assert process.stdout is not None
         assert " follows world. Ctrl-C ends that" in process.stdout.readline()
         page = tmp_path / "studies" / "world" / "report.html"
         assert data_of(page.read_text())["live"] > 0

@@ -95,7 +95,6 @@ def train(study: Study, count: int) -> None:
         warnings.simplefilter("ignore")
         for _ in range(count):
             job = study.ask()
-            assert job is not None
             study.tell(job, {"loss": float(len(study.state.trials) % 5)})
 
 
@@ -191,7 +190,6 @@ def test_a_sampler_learns_which_of_two_choices_is_better_that_python_calls_equal
         warnings.simplefilter("ignore")
         for number in range(25):
             job = study.ask()
-            assert job is not None
             best = same(job.params["c"], choices[0])
             good += best and number >= 12
             study.tell(job, {"loss": float(not best) + 0.001 * float(job.params["x"])})

@@ -132,7 +132,6 @@ def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
     assert study.demand(64) == study.state.slots_in_use + 2 * study.method.grantable(64)
     alone = 10.0 * (1 + pilot.trial % 3)
     study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.99)))
-    assert study.state.speeds is not None
     assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.99})
     assert study.parts.sizes.largest(64) == 4, "at most twice of what was measured"
     entries = list(study.journal.entries(study.name))

@@ -51,7 +51,6 @@ def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
     for seed in range(15):
         for method, values in regret.items():
             study = run(table, method, seed)
-            assert study.best is not None
             values.append(table.regret(study.state.trials[study.best.trial].params["row"]))
             if method == "asha":
                 rungs.append([rung.results for rung in study.method.rungs()])

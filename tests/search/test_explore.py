@@ -1,5 +1,3 @@
-"""Explore: how each kind of parameter changes, and what it never proposes."""
-
 from __future__ import annotations
 
 from typing import Any

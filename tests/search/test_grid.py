@@ -1,5 +1,3 @@
-"""Grids: their points counted and found by number, what they refuse, and going on."""
-
 from __future__ import annotations
 
 import math
@@ -89,7 +87,6 @@ def test_a_finished_grid_is_not_extended() -> None:
 
 
 def listed(space: SearchSpace, values: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    """All points, one by one."""
     names = [name for name in space.order if name in values]
 
     def rest(k: int, chosen: dict[str, Any]) -> Iterator[dict[str, Any]]:

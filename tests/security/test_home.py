@@ -23,6 +23,7 @@ from hpo_flows.study_run.session import Session
 from tests.conftest import World, fresh, make_spec
 from tests.faults.test_real_study import Real
 
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 

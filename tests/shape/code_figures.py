@@ -57,17 +57,14 @@ def _documented(top: ast.AST) -> Iterator[ast.Constant]:
 
 
 def all_code_lines() -> int:
-    """Code lines of both packages."""
     return sum(code_lines(path) for path in modules().values())
 
 
 def small_files() -> list[str]:
-    """Modules with fewer than :data:`SMALL` code lines, but for those that are empty."""
     return [name for name, path in modules().items() if 0 < code_lines(path) < SMALL]
 
 
 def single_importers() -> list[str]:
-    """Modules that exactly one other module imports."""
     importers = Counter(target for targets in graph().values() for target in targets)
     return [name for name, path in modules().items() if importers[name] == 1 and path.name != "__init__.py"]
 
@@ -122,7 +119,6 @@ def _is_mode(node: ast.expr, aliases: frozenset[str] = frozenset()) -> bool:
 
 
 def doubled_classes() -> dict[str, list[str]]:
-    """Public class names that two modules define."""
     found: dict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
         for node in ast.walk(tree(path)):
@@ -132,7 +128,6 @@ def doubled_classes() -> dict[str, list[str]]:
 
 
 def doubled_modules() -> dict[str, list[str]]:
-    """Base names that two modules have."""
     found: dict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
         if not path.name.startswith("__"):

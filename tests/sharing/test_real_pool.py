@@ -72,13 +72,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 class Measured:
-    """What jobs wrote of their beginnings and ends."""
-
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def spans(self) -> list[tuple[str, float, float]]:
-        """(study, begin, end) of each job; one that runs ends now."""
         open_jobs: dict[tuple[str, str], float] = {}
         found = []
         for line in self.file.read_text().splitlines() if self.file.exists() else []:

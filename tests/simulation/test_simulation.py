@@ -27,7 +27,6 @@ ASHA = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, 
 
 
 def units(job: Job) -> float:
-    """A second for each unit that the job trains."""
     return float(job.target - (job.checkpoint.resource if job.checkpoint else 0))
 
 
@@ -36,8 +35,6 @@ def loss(job: Job) -> Metrics:
 
 
 class Played:
-    """A study on virtual workers, and what its journal says."""
-
     def __init__(self, workers: int | Sequence[Worker], **changes: Any) -> None:
         seconds: Callable[[Job], float] = changes.pop("seconds", units)
         train: Callable[[Job], Metrics | Outcome] = changes.pop("train", loss)
@@ -60,7 +57,6 @@ class Played:
         return [event for entry in self.entries for event in entry.events if isinstance(event, kinds)]
 
     def schedule(self) -> list[tuple[int, str, float, float]]:
-        """(trial, worker, started, ended) of all attempts, by their end."""
         ended = self.events(JobCompleted, AttemptFailed)
         return [(event.trial, event.worker, event.started, event.ended) for event in ended]
 

@@ -1,5 +1,3 @@
-"""A past study as the objective: it gives back what it was, and says where it has to guess."""
-
 from __future__ import annotations
 
 import json

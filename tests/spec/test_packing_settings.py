@@ -1,5 +1,3 @@
-"""``packing`` from a file, from the command line and in words."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -32,7 +30,6 @@ def test_settings_are_changed_whatever_the_file_says(study_file: Path, own: str)
     study_file.write_text(FILE + own)
     changes = ["packing.policy=worst_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB"]
     packing = load_spec(study_file, changes).packing
-    assert packing is not None
     assert packing.policy == "worst_fit" and packing.memory == {"CPU": "2GB"}
     assert packing.demand.memory == "2GB"
     assert packing.most == (3 if "most" in own else PackingSpec().most)
@@ -48,7 +45,6 @@ def test_it_is_turned_on_and_off(study_file: Path) -> None:
 
 def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
     packing = load_spec(study_file, ["packing.memory=8GB", "packing.oversubscribe=2"]).packing
-    assert packing is not None
     assert packing.memory_limit("A100") == 8_000_000_000 and packing.ratio("CPU") == 2
 
 

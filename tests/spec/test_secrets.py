@@ -1,5 +1,3 @@
-"""Passwords in settings do not get into what is kept or said."""
-
 from __future__ import annotations
 
 from pathlib import Path

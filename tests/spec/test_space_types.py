@@ -1,5 +1,3 @@
-"""Types of parameters: draws, conditions, dependent ranges, forbidden combinations, groups."""
-
 from __future__ import annotations
 
 import itertools

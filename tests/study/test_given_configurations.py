@@ -1,5 +1,3 @@
-"""Configurations that people give (start_with, enqueue), and constants."""
-
 from __future__ import annotations
 
 import json
@@ -47,7 +45,6 @@ def test_every_sampler_completes_them_and_a_resume_goes_on_the_same(sampler: str
         study = fresh(make_spec(search=search, sampler={"name": sampler}, start_with=[PART, WHOLE]), journal)
         for step in range(9):
             job = study.ask()
-            assert job is not None
             study.tell(job, {"loss": job.params["x"]})
             if step == 3:
                 study.enqueue({"c": "b"})

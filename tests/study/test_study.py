@@ -1,5 +1,3 @@
-"""What a study decides, entry by entry."""
-
 from __future__ import annotations
 
 from typing import Any

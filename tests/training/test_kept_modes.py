@@ -135,7 +135,6 @@ def plain(worker: Worker, **more: Any) -> list[Report]:
 
 
 def population(worker: Worker, **more: Any) -> list[Report]:
-    """The second trial goes on from the first one's state, with another learning rate (PBT)."""
     first = worker.run(0, target=2, **more)
     return [first, worker.run(1, target=4, checkpoint=first.checkpoint, parent=0, lr=0.03, **more)]
 

@@ -34,7 +34,6 @@ def raises(trial):
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Iterator[list[str]]:
-    """Folders of the user's module and of an installed package."""
     before = {*sys.modules}, [*sys.path]
     (tmp_path / "site-packages").mkdir()
     (tmp_path / "site-packages/loops_of_a_library.py").write_text(LIBRARY)
@@ -79,7 +78,6 @@ def test_the_cause_of_an_error_is_a_line() -> None:
 
 
 def attempt(folder: Path, folders: list[str], function: str) -> tuple[Report, str]:
-    """A job in a child process, and its log."""
     objective = f"own_objective:{function}"
     job = Job(3, 0, Rung(0, 0), 1, {}, None)
     trainer = Trainer(objective, folders)

@@ -1,5 +1,3 @@
-"""What an attempt used is measured, while it trains and at its end: real processes, known amounts."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -110,7 +108,6 @@ def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
 
 
 def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[list[Report], threading.Thread, Any]:
-    """Reports, the thread that brings them, and what the attempt was said to use within so many seconds."""
     request = bench.request("minibatches", mb=90, iterations=iterations, file=str(bench.folder / "go"))
     reports: list[Report] = []
     thread = threading.Thread(target=lambda: reports.append(bench.pool.run(request)))

@@ -1,5 +1,3 @@
-"""Training functions that take known amounts of memory and processor time."""
-
 from __future__ import annotations
 
 import ctypes
@@ -45,7 +43,6 @@ def dispatch(trial):
 
 
 def known(trial):
-    """A start-up, memory, processor time and units, all as the parameters say."""
     time.sleep(trial.params.get("startup", 0.0))
     kept = take(trial.params.get("mb", 0))
     be_seen(trial.params.get("looks", 0))

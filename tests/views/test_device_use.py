@@ -1,5 +1,3 @@
-"""Shared devices and what attempts used of them: figures, the terminal, a trial's story, the report."""
-
 from __future__ import annotations
 
 import json
@@ -166,7 +164,6 @@ def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:
 
 def test_report_has_columns_for_it_only_where_something_was_measured(entries: list[Entry]) -> None:
     data = embedded_trials(read_series(entries))
-    assert data is not None
     columns = data["columns"]
     at = columns.index("memory MB")
     assert columns[at : at + 3] == ["memory MB", "cores", "seconds per unit"]

@@ -1,5 +1,3 @@
-"""Which command terminal and report name next: one rule, and a command that the study does not refuse."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -35,7 +33,6 @@ def played(search: dict[str, Any], **sections: Any) -> Study:
 
 
 def last_line(study: Study) -> str:
-    """What the terminal prints last."""
     result = RunResult(
         summary=summarize(study),
         jobs_now=study.state.completed_jobs,
@@ -53,7 +50,6 @@ def last_line(study: Study) -> str:
 
 
 def linked(study: Study) -> bool:
-    """Whether the report names the same command."""
     return f"<code>{next_command(study)}</code>" in render(read_series(study.journal.entries(study.name)))
 
 
@@ -82,7 +78,6 @@ def test_a_halted_study_is_resumed() -> None:
 
 
 def told(study: Study, report: Any, workers: int = 1) -> Study:
-    """Every job ends as ``report`` says."""
     jobs = list(study.set_capacity(workers))
     while jobs:
         jobs += study.tell_report(report(jobs.pop(0)))

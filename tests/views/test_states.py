@@ -1,5 +1,3 @@
-"""States of attempts, trials and a grid's configurations, in words."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -62,10 +60,8 @@ def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -
     spec = make_spec(metric={"name": "accuracy", "mode": "max"}, search={"method": "random", "configs": 1})
     study = Study.create(spec, journal)
     job = study.ask()
-    assert job is not None
     study.tell_report(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message="its worker is gone"))
     again = study.ask()
-    assert again is not None
     study.tell(again, {"accuracy": 0.825})
     story = [*trial_story(study, 0), *attempt_lines(list(journal.entries(study.name)), 0)]
     assert any(line.startswith("reached ") and line.endswith("in attempt 1: accuracy 0.825") for line in story)
