@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_core.home import Home
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.trial import Outcome
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.command import app
@@ -19,15 +18,8 @@ from tests.conftest import World, completed, failed, make_spec
 from tests.methods import spec_of
 
 
-class Fickle(World):
-    """No rung says anything about the next one."""
-
-    def loss(self, job: Job, resource: int | None = None) -> float:
-        return random.Random(f"{job.trial}/{resource or job.target}").random()
-
-
-def played(folder: Path, spec: StudySpec, steps: int | None = None, world: World | None = None) -> Study:
-    world = world or World(2)
+def played(folder: Path, spec: StudySpec, steps: int | None = None) -> Study:
+    world = World(2)
     journal = Home(folder).open_journal()
     study = Study.create(spec, journal, clock=world.clock)
     world.play(study, steps=steps)
@@ -63,14 +55,6 @@ def test_brackets_are_named_and_shared_rungs_explained(tmp_path: Path) -> None:
     played(tmp_path / "shared", spec_of("asha-shared"), 30)
     text = " ".join(hpo(tmp_path / "shared", "show", "world").split())  # however wide the terminal is
     assert "their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2), 27 (bracket 3)" in text
-
-
-def test_ceilings_are_told(tmp_path: Path) -> None:
-    study = played(tmp_path, spec_of("pasha"), world=Fickle(2))
-    assert study.state.ceilings
-    assert hpo(tmp_path, "show", "world").count("ceiling: rung ") == len(study.state.ceilings)
-    assert len(shown(tmp_path)["ceilings"]) == len(study.state.ceilings)
-    assert [rung["open"] for rung in shown(tmp_path)["rungs"]].count(False) == 2 - len(study.state.ceilings)
 
 
 TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad \x1b[2J x\n"

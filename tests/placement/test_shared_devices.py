@@ -77,12 +77,9 @@ def ended(
     placement: Placement, outcome: Outcome, *, at: float = 100.0, memory: int | None = None, message: str = ""
 ) -> Report:
     job, _ = placement
-    usage = Usage(device_memory=memory, compute=0.2, cores=1.0, unit_seconds=1.0) if memory is not None else None
-    report = Report(trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message)
-    if usage is None:
-        return report
+    used = {"usage": Usage(device_memory=memory, compute=0.2, cores=1.0, unit_seconds=1.0)} if memory else {}
     return Report(
-        trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message, usage=usage
+        trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message, **used
     )
 
 

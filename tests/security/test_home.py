@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -15,12 +16,10 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
-from hpo_core.tracking.mlflow_projection import ProcessLock
-from hpo_core.tracking.tracker_links import CopyProgress, note_progress, read_progress
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import fresh, make_spec
 from tests.faults.test_real_study import Real
 
 
@@ -71,6 +70,11 @@ def begins(home: Home) -> None:
     Session(home, "world", spec=make_spec(objective="json:loads"))
 
 
+def copies(home: Home) -> None:
+    with contextlib.closing(Session(home, "world", spec=make_spec(objective="json:loads"))) as session:
+        session.trackers.start()
+
+
 def starts_prefect(home: Home) -> None:
     server = SharedServer(home.folder / "prefect")
     try:
@@ -87,6 +91,7 @@ def starts_prefect(home: Home) -> None:
         ("mlartifacts", begins),  # MLflow follows links itself: what it writes is looked at before it begins
         ("mlflow.db", begins),
         ("mlflow.db-wal", begins),
+        ("studies/world/mlflow.log", copies),
         ("journal.db", Home.open_journal),
         ("journal.db-wal", Home.open_journal),
         ("compared", lambda home: home.comparison_path(["a"])),
@@ -106,38 +111,6 @@ def test_nothing_is_written_or_removed_through_a_link(
     with pytest.raises((StorageError, PrefectServerError), match=f"{link.name} is a symbolic link"):
         use(home)
     assert contents(thesis) == before and mode(thesis) == 0o755
-
-
-@pytest.mark.parametrize("name", ["mlflow.log", "mlflow.copy", "lock", "report.html"])
-def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path, name: str) -> None:
-    home = Home(tmp_path / "home")
-    folder = home.study_folder("world", create=True)
-    before = contents(thesis)
-    link = folder / name
-    if name == "lock":
-        lock = ProcessLock.of(folder, "here")
-        lock.path.symlink_to(thesis / "profile")
-        with pytest.raises(StorageError):
-            lock.take()
-    else:
-        link.symlink_to(thesis / "profile")
-    if name == "mlflow.copy":
-        note_progress(folder, CopyProgress(trouble="out of reach"))
-        assert read_progress(folder) == CopyProgress(trouble="out of reach") and not link.is_symlink()
-    if name == "report.html":
-        from hpo_core.report import write_report
-
-        world = World(1)
-        study = fresh(make_spec(), None, world)
-        world.play(study)
-        write_report(list(study.journal.entries("world")), home.report_path("world"))
-        assert not link.is_symlink() and mode(link) == 0o600
-    if name == "mlflow.log":
-        session = Session(home, "world", spec=make_spec(objective="json:loads"))
-        with pytest.raises(StorageError, match="is a symbolic link"):
-            session.trackers.start()
-        session.close()
-    assert contents(thesis) == before
 
 
 def test_a_linked_home_in_a_project_is_refused(tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec import load_spec
 from hpo_core.spec.packing import PackingSpec
 from tests.report.packed_study import packed_study
 
@@ -74,11 +74,6 @@ def test_mps_is_refused_with_what_it_cannot_do(study_file: Path, other: str, say
     with pytest.raises(SpecError, match=says):
         load_spec(study_file, ["packing.mps=auto", other])
     load_spec(study_file, ["packing.mps=off", other])
-
-
-def test_it_survives_the_journal(study_file: Path) -> None:
-    spec = load_spec(study_file, ["packing.memory=8GB", 'packing.by=["width"]'])
-    assert StudySpec.from_journal(spec.plain()) == spec
 
 
 def test_a_rerun_packs_like_its_source() -> None:
