@@ -19,7 +19,7 @@ from hpo_core.report import write_report
 from hpo_core.report.parameters import contour, importances
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import LiveReport
-from tests.cli.test_console import played_study
+from tests.cli.test_console import played as played_study
 from tests.methods import spec_of
 from tests.report.test_report import ASHA, SPACE, World
 from tests.waiting import LIMIT
