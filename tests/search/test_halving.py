@@ -97,6 +97,20 @@ def test_stopping_judges_each_result_when_it_comes() -> None:
     assert "stopped at rung 0 (place 2 of 3)" in trial_story(study, 2)
 
 
+def test_a_trial_that_may_go_on_and_is_abandoned_loses_its_turn_and_ranks_last() -> None:
+    study = fresh(make_spec(search=STOPPING | {"configs": 50}))
+    first, second, third = study.set_capacity(3)
+    study.set_capacity(0)
+    assert study.tell_report(completed(first, 0.1)) == study.tell_report(completed(second, 0.5)) == []
+    study.abandon(first.trial)
+    study.tell_report(completed(third, 0.3))
+    study.check()
+    (job,) = study.set_capacity(1)
+    assert (job.trial, job.rung) == (second.trial, 1), "it had passed, and the abandoned one before it is gone"
+    (job,) = study.set_capacity(2)
+    assert (job.trial, job.rung) == (third.trial, 1), "the best of the three that count"
+
+
 def test_who_goes_on_has_the_slot_before_new_configurations() -> None:
     study = fresh(make_spec(search=STOPPING | {"configs": 50}))
     (job,) = study.set_capacity(1)

@@ -158,6 +158,8 @@ def test_forbidden_combinations_are_never_tried_and_the_others_as_often_as_befor
 def test_a_space_that_is_forbidden_entirely_is_refused() -> None:
     with pytest.raises(SpecError, match="were all forbidden; forbid less"):
         make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}, {"x": {"high": 0.5}}])
+    with pytest.raises(SpecError, match="every point of the grid is forbidden"):
+        make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}], search={"method": "grid", "points": {"x": [1.0]}})
     with pytest.raises(SpecError, match=r"forbidden\[0\] names 'y', which is no parameter"):
         make_spec(space={"x": UNIT}, forbidden=[{"y": 1}])
     with pytest.raises(SpecError, match=r"start_with\[0\]: it is forbidden that x is at least 0.5"):

@@ -86,6 +86,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
             r"sampler: a mapping .* no JSON: Expecting property name .* at character 2\. .*--set 'sampler=\{\"name\"",
         ),
         ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
+        ("{name: random}", "{name: random, gamma: 3}", "sampler random takes no arguments, got gamma; drop them"),
         ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
         ("low: 1.0e-4, high: 1.0, log: true", "low: -1.7e308, high: 1.7e308", "is not finite; narrow the range"),
     ],
