@@ -122,7 +122,7 @@ def test_proportional_draws_follow_the_base_rungs() -> None:
         assert abs(counts[s] - 10 * size) < 4 * sigma, (s, counts[s])
 
 
-@pytest.mark.parametrize(("width", "more"), [(10, 7), (6, 1)])  # split anew, 7 would give bracket 2 less than it has of 6
+@pytest.mark.parametrize(("width", "more"), [(10, 7), (6, 1)])  # by shares alone, bracket 2 has none of 7 and one of 6
 def test_widening_takes_nothing_back(width: int, more: int) -> None:
     assignment = Assignment(plan("budget", [0, 1, 2], 5, 4), width)
     for _ in range(300):
