@@ -60,6 +60,7 @@ GONE = (
     GoneSetting("cluster.wait", "a study waits as long as Slurm's queue takes"),
     GoneSetting("cluster.devices", "set CUDA_VISIBLE_DEVICES"),
     GoneSetting("journal", "a journal that cannot be reached is tried again for 60 s"),
+    GoneSetting("tracking.wait_seconds", "the end of a study waits at most 10 min for its copy"),
     GoneSetting("tracking.optuna", "make a copy with hpo_core.load(NAME).study.to_optuna(URL)"),
 )  # fmt: skip
 

@@ -269,13 +269,6 @@ class TrackingSpec(Part):
         pattern=r"^[A-Za-z0-9_-]{1,64}$",
         description="ID of the MLflow run that the study's run is a child of; hpo.tune writes the active run here.",
     )
-    wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        allow_inf_nan=False,
-        description="How long, at most, the end of a study waits until its copy is complete; in a terminal it does "
-        "not wait.",
-    )
 
     @field_validator("mlflow", mode="before")
     @classmethod

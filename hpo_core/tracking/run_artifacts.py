@@ -29,6 +29,16 @@ from hpo_core.training.objective import load_objective
 from hpo_core.training.user_code import answer_request, ask_process
 from hpo_core.views.summary import front_members
 
+log = logging.getLogger(__name__)
+
+WEIGHTS = "weights.safetensors"
+PARAMS = "params.json"
+BEST_FOLDER = "best_checkpoint"
+BEST_DIGEST = "hpo.best_checkpoint_digest"
+WEIGHTS_TAG = "hpo.best_weights"
+MODEL_TAG = "hpo.best_model"
+MODEL_FOLDER = "model"
+BUILD_SECONDS = 600.0
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
 
 
@@ -112,15 +122,6 @@ def _requirements() -> list[str]:
     return found
 
 
-if __name__ == "__main__":
-    answer_request(BuildRequest, build_model)
-
-
-WEIGHTS = "weights.safetensors"
-PARAMS = "params.json"
-BUILD_SECONDS = 600.0
-
-
 def write_plain(model: Trained, file: Path, target: Path) -> str:
     """Write :data:`WEIGHTS` and :data:`PARAMS` into ``target``; returns the name that the model was tracked under.
 
@@ -166,15 +167,6 @@ def write_model(
         log.warning("%s: MLflow cannot load it by itself: %s", what, error)
         return plain, None
     return plain, built
-
-
-BEST_FOLDER = "best_checkpoint"
-BEST_DIGEST = "hpo.best_checkpoint_digest"
-WEIGHTS_TAG = "hpo.best_weights"
-MODEL_TAG = "hpo.best_model"
-MODEL_FOLDER = "model"
-
-log = logging.getLogger(__name__)
 
 
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
@@ -264,3 +256,7 @@ def loading_words(*, model: str = "", folder: str = "") -> str:
     if model:
         return _BUILT.format(model=model)
     return _PLAIN.format(folder=folder, params=PARAMS, weights=WEIGHTS) if folder else ""
+
+
+if __name__ == "__main__":
+    answer_request(BuildRequest, build_model)

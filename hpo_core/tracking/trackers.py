@@ -34,6 +34,8 @@ from hpo_core.tracking.tracker_links import (
 
 log = logging.getLogger("hpo.session")
 
+MOST_SECONDS = 600.0
+"""Longest wait of a study's end for its copy."""
 SHORT_WAIT_SECONDS = 0.5
 """Wait of the report of a study that nobody awaits for its run in MLflow, to link to it."""
 NOT_SAID_SECONDS = 2.0
@@ -76,7 +78,7 @@ class Trackers:
         The process is not ended: what is left is copied after this one's end.
 
         Args:
-            seconds: longest wait; None: ``tracking.wait_seconds`` of the study where it is awaited.
+            seconds: longest wait; None: :data:`MOST_SECONDS` where it is awaited.
         """
         process, self._process = self._process, None
         if process is None:
@@ -106,7 +108,7 @@ class Trackers:
 
     @property
     def _seconds(self) -> float:
-        return self._spec.tracking.wait_seconds if self.is_awaited else 0.0
+        return MOST_SECONDS if self.is_awaited else 0.0
 
     def _wait(self, seconds: float, process: int | None, goes_on: Callable[[], bool]) -> str | None:
         if not self.is_awaited and goes_on() and not in_trouble(self._folder):
