@@ -57,6 +57,12 @@ def test_brackets_are_named_and_shared_rungs_explained(tmp_path: Path) -> None:
     assert "their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2), 27 (bracket 3)" in text
 
 
+def test_ceilings_are_told(tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of("pasha"))
+    lines = hpo(tmp_path, "show", "world").count("ceiling: rung ")
+    assert lines == len(shown(tmp_path)["ceilings"]) == len(study.state.ceilings) > 0
+
+
 TRACEBACK = "Traceback (most recent call last):\n  File train.py\nValueError: bad \x1b[2J x\n"
 
 

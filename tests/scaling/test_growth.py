@@ -129,11 +129,15 @@ def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
         pilot = next((job for job in jobs if job.demand.slots > 1), None)
     assert pilot.demand.slots == 2 and pilot.checkpoint is not None, "a trial that was seen on one slot"
     assert study.parts.sizes.largest(64) == 2
+    assert study.parts.sizes.words().endswith("2 slots (at least 75% of linear; measured: nothing yet)")
     assert study.demand(64) == study.state.slots_in_use + 2 * study.method.grantable(64)
     alone = 10.0 * (1 + pilot.trial % 3)
     study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.99)))
     assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.99})
     assert study.parts.sizes.largest(64) == 4, "at most twice of what was measured"
+    assert study.parts.sizes.words().endswith(
+        "4 slots (at least 75% of linear; measured: 2 ranks are 1.99 times as fast)"
+    )
     entries = list(study.journal.entries(study.name))
     assert audit(entries).clean
 

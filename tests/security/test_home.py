@@ -173,6 +173,17 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_a_home_of_another_user_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 4321, 4321)
+    private_folder(theirs)  # root acts for its owner
+    theirs.chmod(0o775)
+    with pytest.raises(StorageError, match="belongs to user 4321 and others may write to it"):
+        private_folder(theirs)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 def test_files_of_another_user_are_refused(open_folder: Path) -> None:
     foreign = open_folder / "foreign"
     foreign.mkdir()

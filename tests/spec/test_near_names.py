@@ -57,6 +57,7 @@ def test_words_name_what_was_meant_or_what_there_is() -> None:
         ({"best_of": "highest"}, "did you mean 'highest_rung'?"),
         ({"forbidden": [{"xx": 1}]}, "did you mean 'x'?"),
         ({"search": {"method": "grid", "points": {"xx": 3}}}, "did you mean 'x'?"),
+        ({"search": {"method": "pbt", "static": ["xx"]}}, "search.static: 'xx' is no parameter .*mean 'x'?"),
     ],
 )
 def test_a_name_in_a_study_file(changes: dict[str, Any], said: str) -> None:

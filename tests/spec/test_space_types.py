@@ -91,6 +91,7 @@ def _context(spec: StudySpec) -> Any:
     ("space", "says"),
     [
         ({"x": UNIT | {"when": {"c": {"nott": "a"}}}}, "c has a test 'nott'; tests are not, low and high"),
+        ({"x": UNIT | {"when": {"c": {}}}}, "c has an empty test"),
         ({"x": UNIT | {"when": [{"c": "a"}, {}]}}, "is empty and always holds"),
         ({"x": UNIT | {"when": {"c": {"not": ["a", "b"]}}}}, "no value of c is not 'a' or 'b'"),
         ({"x": UNIT | {"when": {"c": {"not": "z"}}}}, "wants c not 'z', a value that c never takes"),

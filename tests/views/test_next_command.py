@@ -59,6 +59,8 @@ def test_a_finished_study_is_extended_by_as_much_as_it_has(search: dict[str, Any
     command = f"hpo extend {study.name} --configs {configs}"
     assert last_line(study) == f"  next        {command}   (also: hpo show {study.name}, hpo audit {study.name})"
     assert next_command(study) == command and linked(study)
+    with pytest.raises(HpoError, match="give at least 1 further"):
+        study.extend(0)
     study.extend(configs)
 
 

@@ -6,7 +6,10 @@ import prefect.states
 import pytest
 
 from hpo_core import Outcome, Report, Study
+from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.errors import HpoError
+from hpo_core.terminal.output import study_at
 from hpo_core.views.states import attempt_lines, attempt_state, grid_states, trial_story
 from tests.cli.test_console import hpo, played
 from tests.conftest import World, fresh, make_spec
@@ -53,6 +56,8 @@ def test_show_and_audit_count_the_same_entries(tmp_path: Path) -> None:
     assert f"world as of entry {last}, the last of {study.seq}:" in hpo(tmp_path, "show", "world")
     assert f"clean: {study.seq} entries" in hpo(tmp_path, "audit", "world")
     assert f"world as of entry 5 (0 is the first of {study.seq}):" in hpo(tmp_path, "show", "world", "--at", "5")
+    with pytest.raises(HpoError, match=f"has entries 0 to {last}"):
+        study_at(Home(tmp_path).read_journal(), "world", study.seq)
 
 
 def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -> None:
