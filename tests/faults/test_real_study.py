@@ -27,6 +27,7 @@ from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
 from tests.dask_processes import DaskProcesses, trainings_of
 from tests.flows.conftest import LIMIT, at_load
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = 30
@@ -81,6 +82,10 @@ class Real:
         while self.entries() < count and process.poll() is None:
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.05)
+
+    def until(self, condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
+        """Wait for something while the controller lives."""
+        return eventually(condition, process=process, said=lambda: self.log.read_text()[-3000:])
 
     def finish(self, trials: int | None = None) -> Study:
         process = self.start()
@@ -184,15 +189,15 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
     process = real.start()
     real.wait_for_entries(6, process)
 
-    def kill_one(what: str, find: Callable[[], list[psutil.Process]]) -> None:
-        deadline = time.monotonic() + LIMIT
-        while True:  # between two jobs a zygote trains nothing; and processes end while they are looked at
+    def kill_one(find: Callable[[], list[psutil.Process]]) -> None:
+        def killed() -> bool:  # between two jobs a zygote trains nothing; and processes end while they are looked at
             with contextlib.suppress(psutil.NoSuchProcess, OSError):
                 if found := find():
                     os.kill(found[0].pid, signal.SIGKILL)
-                    return
-            assert process.poll() is None and time.monotonic() < deadline, f"no {what} is running"
-            time.sleep(0.01)
+                    return True
+            return False
+
+        real.until(killed, process)
 
     def that_train() -> list[tuple[psutil.Process, psutil.Process]]:
         """A worker and the child of its zygote, whose job cannot end any more before they do."""
@@ -204,9 +209,9 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
                 child.resume()  # it has not stopped yet, or ends: else it would stand still to the end of the test
         return []
 
-    kill_one("training child", lambda: [child for _, child in that_train()])
+    kill_one(lambda: [child for _, child in that_train()])
     real.wait_for_entries(10, process)
-    kill_one("Dask worker", lambda: [worker for worker, _ in that_train()])
+    kill_one(lambda: [worker for worker, _ in that_train()])
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     entries = real.home.open_journal().entries("real")
@@ -276,10 +281,7 @@ def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
     before = real.entries()
     process = real.start()
     real.wait_for_entries(before + 2, process)
-    deadline = time.monotonic() + 600
-    while {left, part} & real.checkpoint_files():
-        assert time.monotonic() < deadline, "still there"
-        time.sleep(0.05)
+    real.until(lambda: not {left, part} & real.checkpoint_files(), process)
     assert process.poll() is None, "it was only swept at the end"
     assert process.wait(600) == 0, real.log.read_text()[-3000:]
     study: Study = real.assert_whole()

@@ -22,6 +22,7 @@ from tests.hosts.lab import ROOT, Lab, Process
 from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost
 from tests.security.test_tls_addresses import certificate
+from tests.waiting import eventually
 
 T = TypeVar("T")
 
@@ -129,12 +130,7 @@ class FarStudy:
         return self.hpo(host, "resume", self.name, *options)
 
     def until(self, condition: Callable[[], T], process: Process | None, seconds: float = LIMIT) -> T:
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert process is None or process.poll() is None, (process.returncode, process.said)
-            assert time.monotonic() < deadline, process and process.said
-            time.sleep(0.1)
-        return found
+        return eventually(condition, seconds, process=process, said=lambda: process and process.said)
 
     def end(self, process: Process, code: int = 0, seconds: float = LIMIT) -> None:
         process.wait(seconds)

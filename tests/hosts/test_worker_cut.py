@@ -43,10 +43,7 @@ def test_beyond_the_limit_the_attempt_is_lost_once_and_its_late_result_is_refuse
     make_lab: MakeLab, shared: Path
 ) -> None:
     """The cut attempt trains to its end, which nobody hears in time; healed, its worker counts again."""
-    changes = {
-        "training": {"worker_timeout": 15},
-        "search": {"method": "random", "configs": 6, "max_resource": 30},
-    }
+    changes = {"training": {"worker_timeout": 15}, "search": {"method": "random", "configs": 6, "max_resource": 30}}
     study, process = begun(make_lab, shared, PATIENT, **changes)
     study.lab.cut("h3")
     study.until(study.failures, process)

@@ -54,16 +54,12 @@ def block(width):
 """
 
 
-def code_at(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "my_net.py").write_text(CODE)
-    (folder / "my_blocks.py").write_text(BLOCKS)
-    return folder
-
-
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = code_at(tmp_path / "code")
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "my_net.py").write_text(CODE)
+    (folder / "my_blocks.py").write_text(BLOCKS)
     monkeypatch.syspath_prepend(str(folder))
     for name in ("my_net", "my_blocks"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -96,11 +92,6 @@ def trained_study(tracker: Tracker, **more: Any) -> Study:  # noqa: F811
     return study
 
 
-def lines_on(page: str) -> str:
-    (found,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    return str(found)
-
-
 def assert_is_trained(model: torch.nn.Module, width: int) -> None:
     expected = module_of(width).state_dict()
     assert {key: bool(torch.equal(value, expected[key])) for key, value in model.state_dict().items()} == dict.fromkeys(
@@ -121,7 +112,8 @@ def test_the_lines_on_the_page_of_a_study_load_its_best_weights(
     import my_net
 
     found: dict[str, Any] = {"build": my_net.build}
-    exec(lines_on(tracker.parent().data.tags["mlflow.note.content"]), found)
+    (lines,) = re.findall(r"```python\n(.*?)```", tracker.parent().data.tags["mlflow.note.content"], re.DOTALL)
+    exec(lines, found)
     assert_is_trained(found["model"], study.state.trials[best.trial].params["width"])
     assert tracker.parent().data.tags["hpo.best_weights"] == "best_checkpoint/weights.safetensors"
 

@@ -78,9 +78,6 @@ class Cards:
     def set_driver_absent(self) -> None:
         self._write("driver", "absent")
 
-    def fail_to_start(self, code: int) -> None:
-        self._write("init", str(code))
-
     def _write(self, name: str, text: str) -> None:
         path = self.folder / name
         new = path.with_name(path.name + ".new")

@@ -85,28 +85,6 @@ def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Member]
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority"]))
-def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Member], place: int, what: str) -> None:
-    if place >= len(claims):
-        return
-    claim = claims[place]
-    more = {
-        "demand": {"demand": claim.demand + 3},
-        "weight": {"weight": min(1000.0, 2 * claim.weight)},
-        "priority": {"priority": claim.priority + 1},
-    }[what]
-    changed = [*claims[:place], msgspec.structs.replace(claim, **more), *claims[place + 1 :]]
-    assert ideal_shares(capacity, changed)[claim.study] >= ideal_shares(capacity, claims)[claim.study]
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 100), claims())
-def test_a_larger_pool_gives_nobody_a_smaller_ideal_share(capacity: int, claims: list[Member]) -> None:
-    before, after = ideal_shares(capacity, claims), ideal_shares(capacity + 1, claims)
-    assert all(before[study] <= after[study] for study in before)
-
-
-@settings(max_examples=40)
 @given(st.integers(0, 30), claims(gangs=True), st.integers(0, 40))
 def test_a_lower_priority_takes_nothing_from_a_higher_one(capacity: int, claims: list[Member], demand: int) -> None:
     low = Member(study="low", demand=demand, weight=1000.0, priority=-100)

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hpo_core import HpoError, MemoryJournal, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import SearchSpace
 from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.study.optuna_trials import copy_to_optuna
 from tests.conftest import fresh, make_spec
@@ -81,13 +80,9 @@ def told(study: Study) -> list[Plain]:
     sampler = study.sampler
     if not isinstance(sampler, OptunaSampler):
         return [dict(trial.params) for trial in study.state.trials]
-    space, shown = study.spec.search_space(), sampler._study.get_trials(deepcopy=False)
+    space, shown = study.spec.search_space().parameters, sampler._study.get_trials(deepcopy=False)
     assert len(shown) == len(study.state.trials)
-    return [of_scale(space, dict(one.params)) for one in shown]
-
-
-def of_scale(space: SearchSpace, shown: Plain) -> Plain:
-    return {name: space.parameters[name].from_scale(value) for name, value in shown.items()}
+    return [{name: space[name].from_scale(value) for name, value in one.params.items()} for one in shown]
 
 
 def train(study: Study, count: int) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from hpo_core.spec.sections import AddressClusterSpec
 from hpo_flows.dask.clusters.address import security_of
 from hpo_flows.dask.clusters.kind import NO_PAGES, new_security, scheduler_options
 from tests.faults.test_real_study import ROOT, Real
-from tests.flows.conftest import LIMIT
 from tests.security.listening import sockets_of
 
 ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
@@ -65,10 +63,8 @@ def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path) -> None:
     process = real.start()
     try:
         real.wait_for_entries(4, process)
-        until = time.monotonic() + LIMIT
-        while process.pid not in (ports := listening(psutil.Process(process.pid))).values():
-            assert process.poll() is None and time.monotonic() < until, f"who listens: {ports}"
-            time.sleep(0.1)
+        real.until(lambda: process.pid in listening(psutil.Process(process.pid)).values(), process)
+        ports = listening(psutil.Process(process.pid))
         found = attacked(tmp_path / "mark", sorted(ports))
         assert process.poll() is None, real.log.read_text()[-3000:]
         assert_refused(found, ports, tmp_path)
@@ -97,11 +93,6 @@ def test_no_port_of_processes_with_certificates_of_a_study_lets_a_stranger_in(tm
     assert_refused(found, ports, tmp_path)
 
 
-def dask_configuration(files: dict[str, str]) -> dict[str, str]:
-    names = ("ca-file", "client.cert", "client.key")
-    return {f"distributed.comm.tls.{name}": path for name, path in zip(names, files.values(), strict=True)}
-
-
 def certificate(folder: Path) -> dict[str, str]:
     """A certificate that is its own authority, and its key, as files."""
     made = new_security()
@@ -118,7 +109,8 @@ def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     cluster = AddressClusterSpec(address="tls://h:1")
     with pytest.raises(SpecError, match="needs certificates"):
         security_of(cluster)
-    with dask.config.set(dask_configuration(files)):
+    names = ("ca-file", "client.cert", "client.key")
+    with dask.config.set(dict(zip((f"distributed.comm.tls.{name}" for name in names), files.values(), strict=True))):
         assert security_of(cluster) is not None
         Path(files["tls_key"]).unlink()
         with pytest.raises(SpecError, match="certificates for tls://h:1 cannot be used"):

@@ -19,15 +19,7 @@ SMALL = 40
 MODES = {"packing", "data", "share", "gang", "scaling", "packs", "hops", "shares", "gangs", "grows"}
 """Sections of a study file that change how jobs are placed, and what a spec says of them."""
 STAND_FOR_MODES = {
-    *(
-        "packing_settings",
-        "uses_mps",
-        "shared_devices",
-        "pool_name",
-        "job_slots",
-        "room_word",
-        "unit_word",
-    ),
+    *("packing_settings", "uses_mps", "shared_devices", "pool_name", "job_slots", "room_word", "unit_word"),
     *("partitions", "trained_partitions", "partition_folder", "measures_speedups"),
 }
 """Properties of a spec whose value says nothing but which mode the study is in, where they are a condition."""
@@ -124,14 +116,6 @@ def doubled_classes() -> dict[str, list[str]]:
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(name)
-    return {name: places for name, places in found.items() if len(places) > 1}
-
-
-def doubled_modules() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, path in modules().items():
-        if not path.name.startswith("__"):
-            found[path.stem].append(name)
     return {name: places for name, places in found.items() if len(places) > 1}
 
 

@@ -18,6 +18,7 @@ from hpo_core.training.child.shared_progress import FIRST_SECONDS
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request
+from tests.waiting import eventually
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "usage_objectives:dispatch"
@@ -166,9 +167,7 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
     )
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(bench.pool.run, request)
-        until = time.monotonic() + 600
-        while not bench.pool.usages() and time.monotonic() < until:
-            time.sleep(0.02)
+        eventually(bench.pool.usages)
         assert not bench.pool.limit(0, 7, str(bench.folder), limit), "another attempt"
         assert bench.pool.limit(0, 0, str(bench.folder), limit)
         (bench.folder / "go").touch()

@@ -39,13 +39,7 @@ def job(begin: float, end: float, *, device: str = "gpu-0", compute: int = 500, 
 
 
 def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
-    jobs = [
-        job(0, 6),
-        job(2, 4),
-        job(4, 6, failed=True),
-        job(8, 10, compute=1000),
-        job(0, 10, device="z"),
-    ]
+    jobs = [job(0, 6), job(2, 4), job(4, 6, failed=True), job(8, 10, compute=1000), job(0, 10, device="z")]
     first, other = device_uses(jobs, PackingSpec())
     assert (first.name, first.jobs, first.failed, first.most_at_once) == ("gpu-0", 4, 1, 2)
     assert (first.claimed, first.used) == (8, 6), "one that begins as another ends does not add to it"
