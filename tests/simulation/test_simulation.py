@@ -193,9 +193,17 @@ def test_failures_and_bad_losses_are_reported_as_such() -> None:
 def test_bad_durations_and_clusters_are_refused() -> None:
     with pytest.raises(HpoError, match="takes nan seconds"):
         Played(1, search=RANDOM, seconds=lambda job: math.nan).run()
-    for bad in (lambda: make_workers(0), lambda: make_workers(1, speeds=[0]), lambda: make_workers(1, leaves=[(2, 1)])):
-        with pytest.raises(SpecError):
-            bad()
+    for cluster, words in (
+        ({"count": 0}, "workers = 0; give at least 1"),
+        ({"speeds": [0]}, "speed = 0 must be a number above 0"),
+        ({"speeds": []}, "speeds is empty"),
+        ({"leaves": [(2, 1)]}, "2 workers leave at second 1, and only 1 are there"),
+        ({"joins": [(0, 1)]}, "0 workers at second 1; give at least 1"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            make_workers(**{"count": 1} | cluster)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="must ascend from 0; swap them"):
+        Worker(joins=2.0, leaves=1.0)
     for faults in ({"drops": 1.0}, {"stragglers": -1}, {"drop": "forget"}, {"time_unit": 0}):
         with pytest.raises(SpecError, match=next(iter(faults))):
             Faults(**faults)  # type: ignore[arg-type]
