@@ -71,3 +71,11 @@ def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -
     story = [*trial_story(study, 0), *attempt_lines(list(journal.entries(study.name)), 0)]
     assert any(line.startswith("reached ") and line.endswith("in attempt 1: accuracy 0.825") for line in story)
     assert "attempt 0 to 1 was lost: its worker is gone" in story
+
+
+def test_a_story_says_what_a_person_gave_and_how_many_ranks_train() -> None:
+    study = fresh(make_spec(start_with=[{"x": 0.5}], training={"gang": 2}))
+    study.set_capacity(2)
+    story = trial_story(study, 0)
+    assert "its configuration, or a part of it, was given by a person (start_with, enqueue)" in story
+    assert any("now running in a gang of 2 ranks" in line for line in story)
