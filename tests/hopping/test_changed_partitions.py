@@ -19,7 +19,6 @@ from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
 from hpo_core.partitioning.holdings import Held, Holdings
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.training import partition_data as here
-from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
@@ -33,6 +32,7 @@ OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hoppi
 def ended() -> Iterator[None]:
     yield
     trainers.close_idle(OBJECTIVE)
+    here.forget_partitions("study")
 
 
 def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
@@ -175,12 +175,12 @@ def test_a_study_in_the_users_own_process_halts_without_its_partition(
     assert {failure.outcome for trial in study.state.trials for failure in trial.failures} == {Outcome.STORAGE}
 
 
-@pytest.mark.parametrize(("small", "stay"), [(loaded_partitions.SMALL_BYTES, 3), (0, 2)])
+@pytest.mark.parametrize(("small", "stay"), [(here.SMALL_BYTES, 3), (0, 2)])
 def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, stay: int
 ) -> None:
-    monkeypatch.setattr(loaded_partitions, "SMALL_BYTES", small)
-    loaded_partitions._loaded.clear()
+    monkeypatch.setattr(here, "SMALL_BYTES", small)
+    here._loaded.clear()
     write_partitions(tmp_path, [0, 1, 2])
     for number in range(3):
         unit = Unit(f"part-{number}.npz", number, number, 3, number, cached=2)
@@ -188,19 +188,12 @@ def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
             study="s", job=Job(0, 0, Rung(0, 0), 1, {}, unit=unit), objective="a:b", metric="loss", seed=1,
             folder=str(tmp_path), partition_folder=str(tmp_path), partitions=(unit.partition,), load=LOAD,
         )  # fmt: skip
-        loaded_partitions.partition_data(request, unit.partition)
-        assert loaded_partitions.is_loaded(request, unit.partition)
-    assert len(loaded_partitions._loaded) == stay
+        here.partition_data(request, unit.partition)
+        assert here.is_loaded(request, unit.partition)
+    assert len(here._loaded) == stay
 
 
 FILES = [PartitionFile(name="part-0.npz"), PartitionFile(name="part-1.npz")]
-
-
-@pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
-    yield
-    for study in ("study", "other"):
-        here.forget_partitions(study)
 
 
 def test_digests_that_take_long_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
