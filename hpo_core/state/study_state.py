@@ -85,6 +85,10 @@ class StudyState:
         self.reopened_at = 0
         """Trials that there were when the study was resumed after a halt (0: it never was)."""
         self.abandoned_trials = 0
+        self.has_worked = False
+        """A job was completed since the study began or was last taken up: the training function can work."""
+        self.failed_first = 0
+        """Trials that were abandoned since then, before that job."""
         self.infeasible_results = 0
         """Finite results that violate a constraint; none of them is the incumbent or in the front."""
         self.failed_attempts = 0
@@ -167,6 +171,7 @@ class StudyState:
                 if event.trial in self.waiting:
                     self.waiting.remove(event.trial)
                 self.abandoned_trials += 1
+                self.failed_first += not self.has_worked
             case CeilingRaised():
                 self.ceilings.append(event)
             case ReportIgnored():
@@ -190,6 +195,7 @@ class StudyState:
             case ControllerChanged():
                 self.controller = event.controller
                 self.losses = Losses(self.losses.enders)
+                self.has_worked, self.failed_first = False, 0
             case StudyCreated():
                 self.spec = spec = StudySpec.from_journal(event.spec)
                 self.has_members = spec.search.outline().members
@@ -221,6 +227,7 @@ class StudyState:
         self.resource_used += units
         trial.results += (event,)
         self.completed_jobs += 1
+        self.has_worked = True
         self.finite_results += loss is not None or bool(event.losses)
         if loss is not None and event.infeasible:
             self.infeasible_results += 1

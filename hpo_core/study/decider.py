@@ -248,8 +248,9 @@ class Decider:
     def _abandon(self, grant: JobGranted, reason: str, message: str) -> Iterator[Event]:
         yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, reason)
         limit, state = self._spec.training.fail_fast, self._state
-        if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
-            yield StudyHalted(f"{state.abandoned_trials} trials failed before any succeeded, the last with: {message}")
+        if limit and not state.has_worked and state.failed_first >= limit and not state.halted:
+            when = " since the study was resumed" if state.completed_jobs else ""
+            yield StudyHalted(f"{state.failed_first} trials failed before any succeeded{when}, the last with: {message}")
         yield from self._diverged(message)
 
     def _diverged(self, message: str) -> Iterator[Event]:

@@ -110,16 +110,23 @@ def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(
         permissions.load("deep/a.yaml")
 
 
-def test_a_file_that_names_no_folder_is_imported_from_beside_it(
-    permissions: Permissions, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_names_no_folder_is_imported_from_beside_it_and_from_where_the_worker_was_started(
+    permissions: Permissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run starts in an empty folder of its own, which no worker allows: every such file was refused."""
+    """A run starts in an empty folder of its own, below the home, which lies below where the worker was started."""
     assert permissions.folder is not None
     (permissions.folder / "plain.yaml").write_text(STUDY.partition("pythonpath")[0])
-    monkeypatch.chdir(tmp_path_factory.mktemp("run"))
-    assert permissions.load("plain.yaml").pythonpath == [str(permissions.folder)]
-    monkeypatch.chdir(permissions.folder / "deep")
-    assert permissions.load("plain.yaml").pythonpath == [str(permissions.folder), str(permissions.folder / "deep")]
+    run = tmp_path / "home" / "worker" / "run"
+    run.mkdir(parents=True)
+    monkeypatch.chdir(run)
+    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
+    beside, start = str(permissions.folder), str(tmp_path)
+    assert permissions.load("plain.yaml").pythonpath == [beside, start]
+    elsewhere = tmp_path / "code"
+    (elsewhere / "models").mkdir(parents=True)
+    (elsewhere / "models" / "net.py").write_text("def fit(trial): ...\n")
+    apart = dataclasses.replace(permissions, import_folders=(elsewhere,))
+    assert apart.load("plain.yaml").pythonpath == [str(elsewhere)]
 
 
 def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) -> None:

@@ -22,6 +22,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows.deployed import flows
 from hpo_flows.deployed.flows import begin, resumed
+from hpo_flows.prefect_pages.tune_flow import tags_of
 from hpo_flows.study_run.session import Session
 from tests.deployed.deployment_server import TOY
 
@@ -43,8 +44,8 @@ def other() -> Iterator[Owner]:
         yield Owner(current_owner().host, process.pid, protocol.started(process.pid))
 
 
-def run_named(name: str) -> FlowRun:
-    return FlowRun(flow_id=uuid4(), name=name, run_count=2)
+def run_named(name: str, *tags: str) -> FlowRun:
+    return FlowRun(flow_id=uuid4(), name=name, tags=list(tags))
 
 
 def started(configs: int, *, dies: bool = False) -> int:
@@ -86,11 +87,14 @@ def test_a_run_goes_on_with_its_own_study_alone(home: Home, monkeypatch: pytest.
 
     monkeypatch.setattr(flows, "drive_to_end", drive_to_end)
     spec = StudySpec.from_plain(TOY)
-    begin("tune", run_named("tune-toy"), spec)
-    begin("tune", run_named("tune-new"), spec.model_copy(update={"study": "new"}))
+    begin("tune", run_named("tune-toy", *tags_of(spec)), spec)
+    new = spec.model_copy(update={"study": "new"})
+    begin("tune", run_named("tune-new", *tags_of(new)), new)
     assert driven == [True, False], "the second died before its study began"
     with pytest.raises(StudyExistsError, match="'toy' exists already. Start `resume` with its name"):
         begin("tune", run_named("eager-macaw"), spec)
+    with pytest.raises(StudyExistsError, match="'toy' exists already"):
+        begin("tune", run_named("tune-toy"), spec)  # a new run that a person named so
 
 
 def test_a_study_that_its_run_never_began_is_to_be_retried(home: Home) -> None:

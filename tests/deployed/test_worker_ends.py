@@ -69,9 +69,9 @@ def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, n
         assert worker.wait(LIMIT) == 0
         took = time.monotonic() - told
         assert took < COMPOSE_SECONDS or os.getloadavg()[0] > BUSY, f"{took:.0f} s are more than Compose gives it"
-        state = alone.run(run)["state"]
-        assert state["type"] == "CRASHED", state
         assert gone(processes), processes
+    # told at once, or by missing heartbeats where the API did not answer a flow that had to end
+    alone.wait(run, lambda found: found["state_type"] == "CRASHED")
     halted = alone.status(study)
     assert halted["status"] == "halted" and halted["reason"] == "interrupted"
     retried(alone, run)

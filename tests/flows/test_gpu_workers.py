@@ -95,8 +95,11 @@ def test_ranks_of_a_gang_see_a_gpu_each(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_jobs_share_the_gpus_of_their_workers(tmp_path: Path, library: Path, cards: Cards) -> None:
+def test_jobs_share_the_gpus_of_their_workers(
+    tmp_path: Path, library: Path, cards: Cards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The zygote sees its worker's GPU by number, the job the same one by its UUID; nobody's memory counts twice."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     packed = Packed(
         tmp_path,
         cards.environment(library),

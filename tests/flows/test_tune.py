@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -56,7 +57,8 @@ def test_everything_on(hpo: Runner) -> None:
     assert {run["state_name"] for run in runs} == {"Completed"}
     assert "trial 0 -> 1" in {run["name"] for run in runs}
     artifacts = api(hpo, "artifacts/filter", {"artifacts": {"key": {"like_": "full-"}}})
-    assert {item["key"] for item in artifacts} == {"full-study"}
+    keys = {item["key"] for item in artifacts}  # other studies of this server are compared with one of this name
+    assert {key for key in keys if key.startswith("full-")} == {"full-study"}
 
     # MLflow: a parent, a child per trial, nothing doubled by projecting again.
     import mlflow
@@ -105,7 +107,7 @@ def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study(tracking={}, prefect="auto"))
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "toy finished" in out
-    assert "hpo project toy" in err and "nothing is lost" in err
+    assert "hpo project toy" in err and "Nothing is lost" in err
     kept = contents(hpo.folder, Path(hpo.environment["PREFECT_HOME"]))
     assert {"journal.db", "mlflow.log", "prefect.db"} <= {path.name for path in kept}
     assert [path for path, content in kept.items() if b"pl4nted" in content] == []
@@ -141,9 +143,7 @@ def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, co
     assert "ended without a single result: no trial has a finite value of loss: " + counts in text
     assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
     assert f"next        hpo try {file}   (then: hpo tune {file} --name toy-2; " in text
-    assert "It has no result to go on from: start anew under another name, --name toy-2" in hpo.here(
-        "tune", file, code=3
-    )
+    assert "It has no result to go on from: `--name toy-2` starts anew." in hpo.here("tune", file, code=3)
 
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
@@ -213,4 +213,5 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
         assert "clean" in hpo("audit", "toy")
         assert hpo.json("status", "toy")["abandoned"] == 0
     finally:
+        gc.collect()  # the journal that the last commands read in this process
         subprocess.run(["umount", str(disk)], check=True)

@@ -120,6 +120,25 @@ def test_an_objective_that_always_fails_halts_the_study() -> None:
     assert "5 trials failed before any succeeded" in study.state.halted.reason
 
 
+def test_an_objective_that_a_change_broke_halts_the_resumed_study() -> None:
+    study = fresh(make_spec(search={"method": "random", "configs": 40}, training={"retries": {"error": 0}}))
+    (job,) = study.set_capacity(1)
+    study.tell_report(completed(job, 0.5))
+    for controller in ("second", "third"):
+        study.recover(controller)
+        before = study.state.abandoned_trials
+        granted = study.set_capacity(1)
+        while granted:
+            granted = study.tell_report(failed(granted[0], Outcome.ERROR, "no such metric"))
+        assert study.state.halted is not None and study.state.abandoned_trials == before + 5
+        assert "5 trials failed before any succeeded since the study was resumed" in study.state.halted.reason
+    study.recover("mended")
+    (job,) = study.set_capacity(1)
+    (job,) = study.tell_report(completed(job, 0.4))
+    for _ in range(6):
+        (job,) = study.tell_report(failed(job, Outcome.ERROR, "some fail in a lawful search"))
+
+
 def test_max_mode_is_flipped_once() -> None:
     study = fresh(make_spec(metric={"name": "loss", "mode": "max"}))
     jobs = study.set_capacity(3)

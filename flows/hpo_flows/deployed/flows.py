@@ -32,7 +32,7 @@ from hpo_flows.deployed.form import (
 )
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_api.connection import api_is_unreachable
-from hpo_flows.prefect_pages.tune_flow import end_state
+from hpo_flows.prefect_pages.tune_flow import end_state, tags_of
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive
 
@@ -110,7 +110,8 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study; a run that Prefect starts again (suspended, crashed, retried) goes on with the same one."""
     home = home_here()
     Permissions.of_environment().check(spec)
-    if run.run_count > 1 and run.name == f"{action}-{spec.study}":  # as `drive` names it when it is there first
+    # as `drive` labels it when it is there first; Prefect's count of runs stays 1 where a suspended one is resumed
+    if run.name == f"{action}-{spec.study}" and set(tags_of(spec)) <= set(run.tags):
         try:
             return drive_to_end(resumed(spec.study), action)
         except StudyNotFoundError:

@@ -143,9 +143,12 @@ class Permissions:
             SpecError: it is absent or describes no valid study.
         """
         spec = load_spec(self.path_of(name))
-        here = Path.cwd()  # searched where a file names no folder; a run starts in an empty one of its own
-        if not any(here.is_relative_to(root) for root in self.import_folders):
-            spec = spec.model_copy(update={"pythonpath": [one for one in spec.pythonpath if one != str(here)]})
+        here = str(Path.cwd())
+        if here in spec.pythonpath:  # the file names no folder; a run starts in an empty one of its own
+            roots = self.import_folders
+            beside = [one for one in spec.pythonpath if one != here and any(Path(one).is_relative_to(r) for r in roots)]
+            searched = [*dict.fromkeys([*beside, *map(str, roots)])]
+            spec = spec.model_copy(update={"pythonpath": searched})
         self.check(spec)
         return spec
 
