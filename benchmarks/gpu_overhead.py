@@ -94,7 +94,7 @@ def measure(jobs: int, megabytes: int, saved: bool, process: Literal["fresh", "k
         returned = time.monotonic()
         if report.outcome != "completed":
             raise SystemExit(f"{report.outcome}: {report.message}\n{report.detail}")
-        if process == "kept" and not trainer.waiting[0]:
+        if process == "kept" and trainer.waiting is None:
             raise SystemExit(f"the process did not stay: {report.warnings}")
         return stages(called, returned, report.metrics), report.checkpoint
 

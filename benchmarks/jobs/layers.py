@@ -23,7 +23,7 @@ from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job, Report, Rung
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.request import JobRequest, StudySetup, decode_report, encode_request
+from hpo_core.training.request import JobRequest, StudySetup
 from hpo_core.training.worker import train_job, trainers
 from hpo_flows.dask.executor import DaskExecutor
 
@@ -65,7 +65,7 @@ def by_child(objective: str, jobs: int, folder: Path) -> list[Report]:
             except queue.Empty:
                 return
             request = JobRequest(setup=setup, job=job(number), seed=1)
-            reports.append(decode_report(train_job(encode_request(request))))
+            reports.append(train_job(request))
 
     threads = [threading.Thread(target=slot) for _ in range(SLOTS)]
     for thread in threads:

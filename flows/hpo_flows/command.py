@@ -37,6 +37,7 @@ def tune(
     """Run a new study to its end."""
     end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
+    from hpo_flows.study_run.launch import launch
 
     spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
@@ -48,7 +49,7 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), prefect=prefect)
+    launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), prefect=prefect)
 
 
 def resume(
@@ -60,7 +61,10 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was interrupted, halted, or whose controller died."""
-    _launch(Home(home, journal), name, "resume", as_json, force=force, prefect=prefect)
+    end_at_interrupt()
+    from hpo_flows.study_run.launch import launch
+
+    launch(Home(home, journal), name, "resume", as_json, force=force, prefect=prefect)
 
 
 def extend(
@@ -73,7 +77,10 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Ask a study, finished or not, for more configurations."""
-    _launch(Home(home, journal), name, "extend", as_json, force=force, extend=configs, prefect=prefect)
+    end_at_interrupt()
+    from hpo_flows.study_run.launch import launch
+
+    launch(Home(home, journal), name, "extend", as_json, force=force, extend=configs, prefect=prefect)
 
 
 def rerun(
@@ -105,7 +112,10 @@ def rerun(
     for added in (one for one in settings if one not in known):
         words = f"--set {added} is no parameter of the space and no constant: every trial gets it beside them"
         err.print(Text("; ".join(filter(None, (words, did_you_mean(added, known)))), style="yellow"), soft_wrap=True)
-    _launch(place, new, "rerun", as_json, spec=spec, prefect=prefect)
+    end_at_interrupt()
+    from hpo_flows.study_run.launch import launch
+
+    launch(place, new, "rerun", as_json, spec=spec, prefect=prefect)
 
 
 def deploy(
@@ -139,14 +149,6 @@ def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
 
     outlive_terminal("it goes on to serve")
     serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True))
-
-
-def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
-    end_at_interrupt()
-    outlive_terminal(f"the study goes on, and `hpo status {name}` shows how it stands")
-    from hpo_flows.study_run.launch import launch
-
-    launch(home, name, action, as_json, **how)
 
 
 app = new_app(

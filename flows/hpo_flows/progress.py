@@ -125,8 +125,9 @@ class ResultLines:
                 for metric in study.spec.objectives
                 if metric.name in report.metrics or not study.spec.any_metric
             )
-            text = f"trial {report.trial} at {last.resource} ({names.label(last.bracket, last.rung)}): {reached}"
-            if trial.stopped is not None and trial.stopped.rung == last.rung:
+            stage = last.stage
+            text = f"trial {report.trial} at {last.resource} ({names.label(stage.bracket, stage.rung)}): {reached}"
+            if trial.stopped is not None and trial.stopped.rung == stage.rung:
                 text += f", {names.stop_line(trial.stopped)}"
         else:
             text = f"trial {report.trial}: {report.outcome}: {report.message}"
@@ -176,26 +177,29 @@ class PlainLines:
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._next = 0.0
-        self._unwritten: tuple[str, Report] | None = None
+        self._unwritten: tuple[str, str, int] | None = None
+        """The latest line, its message and its trial."""
         self._told: dict[str, int] = {}
         """Trial of the line that a message was written in."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
+        self._unwritten = line, terminal_text(report.message), report.trial
         elapsed = self._pace.elapsed()
         if elapsed >= self._next:
             self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
-            self._report(line, report)
-        else:
-            self._unwritten = line, report
+            self._write_latest()
         for line in warnings:
             self._write(line)
         self.on_tick()
 
-    def _report(self, line: str, report: Report) -> None:
+    def _write_latest(self) -> None:
+        if self._unwritten is None:
+            return
+        line, message, trial = self._unwritten
         self._write(f"[{standing(self._study, self._pace)}] {self._once(line)}")
-        if message := terminal_text(report.message):
-            self._told.setdefault(message, report.trial)
+        if message:
+            self._told.setdefault(message, trial)
         self._unwritten = None
 
     def _once(self, line: str) -> str:
@@ -210,8 +214,7 @@ class PlainLines:
             self._write(self._once(news))
 
     def close(self) -> None:
-        if self._unwritten is not None:
-            self._report(*self._unwritten)
+        self._write_latest()
         self.on_tick()
 
 

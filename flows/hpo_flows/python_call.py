@@ -52,7 +52,10 @@ from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.prefect_api.connection import is_in_flow_run
-from hpo_flows.python_arguments import (
+from hpo_flows.python_progress import ShownProgress, write_line
+from hpo_flows.study_run.in_prefect import drive_study
+from hpo_flows.study_run.session import Session, Summary
+from hpo_flows.tune_arguments import (
     check_callbacks,
     check_list,
     check_objective,
@@ -65,9 +68,6 @@ from hpo_flows.python_arguments import (
     search_settings,
     stop_rules,
 )
-from hpo_flows.python_progress import ShownProgress, write_line
-from hpo_flows.study_run.in_prefect import drive_study
-from hpo_flows.study_run.session import Session, Summary
 
 log = logging.getLogger("hpo.python")
 Callback = Callable[[Report], object]

@@ -39,7 +39,6 @@ from hpo_core.model.events import (
     JobGranted,
     TrialAbandoned,
     TrialStopped,
-    concerns_search,
 )
 from hpo_core.model.trial import Checkpoint
 from hpo_core.search.method import SearchMethod
@@ -254,13 +253,12 @@ class Budget:
         elif event.loss is not None and self.largest is None:
             self.largest = 0
             self._saves = False  # an objective that tracks nothing
-        if concerns_search(event):
-            place = (event.bracket if self._several_brackets else 0, event.resource)
-            rung = self._rungs.setdefault(place, _RungOrder(several=self._objectives > 1))
-            losses = event.losses or (event.loss,) * self._objectives
-            ranked = (math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
-            rung.add((event.violation, *ranked, event.trial))
-            self._at[event.trial] = rung
+        place = (event.stage.bracket if self._several_brackets else 0, event.resource)
+        rung = self._rungs.setdefault(place, _RungOrder(several=self._objectives > 1))
+        losses = event.losses or (event.loss,) * self._objectives
+        ranked = (math.inf if loss is None or math.isnan(loss) else loss for loss in losses)
+        rung.add((event.violation, *ranked, event.trial))
+        self._at[event.trial] = rung
 
     def over(self, more: int) -> bool:
         """True if the limit would not hold with so many more jobs than run now."""

@@ -224,7 +224,7 @@ def check(
 def _of_study(file: str, given: list[str], home: str | None, folder: str) -> tuple[JobRequest, int | None]:
     """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.in_process import first_job, parse_params
-    from hpo_core.execution.job_requests import JobRequests
+    from hpo_core.training.request import JobRequests
 
     spec = _spec_of(file, home)
     _keep_sent(spec, home, folder)

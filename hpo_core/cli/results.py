@@ -117,6 +117,8 @@ def compare(
     from hpo_core.report.comparison import Comparison, write_comparison
     from hpo_core.terminal.output import print_comparison
 
+    if len(set(names)) < 2:
+        raise SpecError("hpo compare takes the names of two studies or more; `hpo report NAME` shows one.")
     place = Home(home, journal)
     source = place.read_journal()
     with ExitStack() as stack:

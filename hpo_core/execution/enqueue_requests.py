@@ -14,7 +14,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from hpo_core.execution.loop import Observer
 from hpo_core.model.errors import FencedError, HpoError, JournalError, StorageError
 from hpo_core.model.limits import FILE_BYTES
 from hpo_core.model.trial import Params
@@ -28,8 +27,8 @@ LOOK_SECONDS = 0.1
 """Between two looks of who asked."""
 
 
-class EnqueueRequests(Observer):
-    """Takes the requests of one study; an observer of its loop, which looks about once a second.
+class EnqueueRequests:
+    """Takes the requests of one study; its loop has it look about once a second.
 
     Args:
         folder: of the study.

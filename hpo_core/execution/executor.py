@@ -1,14 +1,19 @@
-"""Executor: what the loop asks of the place where jobs run."""
+"""Executor: what the loop asks of the place where jobs run; and the other parts of one run."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
+from hpo_core.journal.protocol import Journal, Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Report
+from hpo_core.placement.placer import Placer, UsageMeter
+from hpo_core.study import Study
 
 OnReport = Callable[[Job, Report], None]
 """Called once for each job, with how its attempt ended; from any thread."""
@@ -76,3 +81,40 @@ class Executor(Protocol):
             False where nothing will happen any more, however long one waits.
         """
         ...
+
+
+@dataclass(kw_only=True)
+class RunParts:
+    """The parts of one run. A feature is a function of them that adds its own where the study names it."""
+
+    study: Study
+    folder: Path
+    """The study's folder."""
+    journal: Journal
+    owner: Owner
+    """The controller."""
+    tell: Callable[[str], None]
+    """Shows a person a line."""
+    executor: Executor
+    meter: UsageMeter | None = None
+    """Measures running jobs."""
+    threads: Callable[[], Mapping[str, int]]
+    """Slots of each worker, by its name."""
+    placer: Placer = field(default_factory=Placer)
+    ticks: list[Callable[[], None]] = field(default_factory=list)
+    """Functions that the loop calls as time passes."""
+    on_unit: Callable[[Callable[[Job, int], None]], None] | None = None
+    """Takes a function to call as a unit of a job begins, with its epoch; from any thread, so it must not wait.
+    None: jobs have no units."""
+    after: list[Callable[[], None]] = field(default_factory=list)
+    """Functions to call once the loop has ended without an error."""
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    """Functions to call in the end, however it comes."""
+
+    def news(self, news: Callable[[], str]) -> None:
+        """Tell a person what this function says as time passes."""
+        self.ticks.append(lambda: self.tell(news()))
+
+    def close(self) -> None:
+        for function in self.closing:
+            function()

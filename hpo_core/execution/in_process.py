@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
@@ -24,7 +23,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, JobRequests
 
 
 class InProcessExecutor:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -131,6 +131,7 @@ class Loop:
         placer: which waiting job begins, and where; default: each takes a free slot.
         checkpoints: removes files that nothing can need any more; None: there are none.
         observers: called after every report, and as time passes.
+        ticks: functions called as time passes.
         takeover: for a study with an owner; None: a study of this process alone, as in tests and simulations.
     """
 
@@ -142,6 +143,7 @@ class Loop:
         placer: Placer | None = None,
         checkpoints: CheckpointCleanup | None = None,
         observers: Sequence[Observer] = (),
+        ticks: Sequence[Callable[[], None]] = (),
         takeover: Takeover | None = None,
     ) -> None:
         self.study = study
@@ -149,6 +151,7 @@ class Loop:
         self._placer: Placer = Placer() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
+        self._ticks = [*(observer.on_tick for observer in observers), *ticks]
         self._takeover = takeover
         self._is_taken_over = takeover is None
         self._inbox = Inbox()
@@ -186,8 +189,8 @@ class Loop:
             if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
                 self._is_taken_over = True
-            self._notice_capacity()  # whatever happened to the executor since this loop last ran
             self._synchronize()
+            self._notice_capacity()  # whatever happened to the executor since this loop last ran
             self._act()
             reports = 0
             most = math.inf if max_reports is None else max_reports
@@ -286,8 +289,8 @@ class Loop:
         changed = self._inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or self._submitted > submitted
-        for observer in self._observers:
-            observer.on_tick()
+        for tick in self._ticks:
+            tick()
         if time.monotonic() >= self._next_renewal:
             self._renew()
         return changed

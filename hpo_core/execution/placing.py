@@ -1,4 +1,4 @@
-"""The placer of jobs that share devices, and the observers that record where jobs run and what they need."""
+"""The placer of jobs that share devices, and the records of where jobs run and what they need."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from hpo_core.execution.loop import Observer
-from hpo_core.execution.run_parts import RunParts
+from hpo_core.execution.executor import RunParts
 from hpo_core.journal.protocol import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
@@ -69,7 +68,10 @@ def shared_devices_of(study: Study, meter: UsageMeter | None = None, folder: str
 def packing(parts: RunParts) -> None:
     placer = shared_devices_of(parts.study, parts.meter, parts.folder)
     parts.placer = placer
-    parts.observers += [PlacementWriter(parts.study, placer), MeasurementWriter(parts.study, placer.estimates)]
+    history = MeasurementWriter(parts.study, placer.estimates)
+    # many placements in one entry; a job that ended before a tick is left out: its report says where it ran
+    parts.ticks += [lambda: parts.study.note_placements(placer.new_placements()), history.on_tick]
+    parts.closing.append(history.write)
     parts.news(placer.news)
 
 
@@ -106,21 +108,7 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
                 )
 
 
-class PlacementWriter(Observer):
-    """Writes into the journal which jobs began on shared devices; many in one entry.
-
-    An observer of the loop. A job that ended before a tick is left out: its report says where it ran.
-    """
-
-    def __init__(self, study: Study, placer: SharedDevices) -> None:
-        self._study = study
-        self._placer = placer
-
-    def on_tick(self) -> None:
-        self._study.note_placements(self._placer.new_placements())
-
-
-class MeasurementWriter(Observer):
+class MeasurementWriter:
     """Writes what a study measured into the history, for this study's next controller and for other studies."""
 
     def __init__(self, study: Study, estimates: Estimates) -> None:
@@ -131,12 +119,9 @@ class MeasurementWriter(Observer):
     def on_tick(self) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + WRITE_SECONDS
-            self._write()
+            self.write()
 
-    def close(self) -> None:
-        self._write()
-
-    def _write(self) -> None:
+    def write(self) -> None:
         self._history.add(self._estimates.new_measurements())  # and what an earlier write could not
 
 

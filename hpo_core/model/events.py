@@ -385,11 +385,6 @@ Event = (
 )
 
 
-def concerns_search(event: Event) -> bool:
-    """True if search method and sampler apply it; not where a job runs, or has ceased to run."""
-    return type(event) not in (JobPlaced, SlotFreed)
-
-
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One atom of the journal: the stimulus and all that was decided from it."""
 

@@ -183,24 +183,20 @@ class Placer:
             if job.demand.slots > 1:
                 return Placed(self._place_gangs(jobs, now))
         jobs = jobs[: len(self._free)]
-        homes = self._take_homes(jobs)
+        wanted: dict[Slot, JobKey] = {}
+        """Homes of these jobs; of two that want the same one, the older gets it."""
+        for job in jobs:
+            home = self._homes.get(job.trial if job.parent is None else job.parent)
+            if job.checkpoint is not None and home is not None:
+                wanted.setdefault(home, job.key)
+        homes = {wanted[slot]: slot for slot in self._free if slot in wanted}
+        if homes:
+            self._free = [slot for slot in self._free if slot not in wanted]
+            heapq.heapify(self._free)
         placements = [(job, homes.get(job.key) or heapq.heappop(self._free)) for job in jobs]
         for job, slot in placements:
             self._held[job.trial, job.attempt] = slot, job, now
         return Placed(placements)
-
-    def _take_homes(self, jobs: Sequence[Job]) -> dict[JobKey, Slot]:
-        wanted: dict[Slot, JobKey] = {}
-        for job in jobs:
-            if job.checkpoint is not None:
-                home = self._homes.get(job.trial if job.parent is None else job.parent)
-                if home is not None:
-                    wanted.setdefault(home, job.key)
-        if not wanted or not (found := {slot: key for slot in self._free if (key := wanted.get(slot)) is not None}):
-            return {}
-        self._free = [slot for slot in self._free if slot not in found]
-        heapq.heapify(self._free)
-        return {key: slot for slot, key in found.items()}
 
     def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
         placements: list[Placement] = []

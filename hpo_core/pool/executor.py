@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hpo_core.execution.executor import Executor, Inbox, OnReport
-from hpo_core.execution.run_parts import RunParts
+from hpo_core.execution.executor import Executor, Inbox, OnReport, RunParts
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.pool.seat import EXCHANGE_SECONDS, Claimant, PoolSeat, terms_of

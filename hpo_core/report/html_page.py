@@ -103,7 +103,7 @@ def write_page(text: str, path: Path) -> Path:
         with suppress(OSError):
             aside.unlink()
         raise StorageError(
-            f"Report {path} cannot be written ({error}). Free some space or choose another path; "
+            f"Report {path} cannot be written ({error.strerror or error}). Choose another file, or make room there; "
             "the study itself is untouched."
         ) from error
     return path

@@ -95,7 +95,7 @@ class Series:
     """Warnings of training functions, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
     """Changes of the course of the study, from outside or by its rules."""
-    _running: dict[int, Span] = field(default_factory=dict)
+    running: dict[int, Span] = field(default_factory=dict)
     """By trial: the attempt that runs, from when it was granted or placed."""
 
     @property
@@ -198,14 +198,14 @@ class Series:
                 elif not trial.condemned:  # a loop by hand: its checkpoints are its own
                     results = trial.results
                     origin = max((result.resource for result in results if result.resource < event.target), default=0)
-                self._running[event.trial] = Span(
+                self.running[event.trial] = Span(
                     event.trial, event.attempt, event.target, now, now, origin=origin, slots=event.demand.slots
                 )
             elif isinstance(event, JobCompleted | AttemptFailed):
                 self._ended(entry, event, now)
             elif isinstance(event, JobPlaced):  # it waited for its device until now
-                span = self._running[event.trial]
-                self._running[event.trial] = replace(span, start=max(span.start, self.active(event.began)))
+                span = self.running[event.trial]
+                self.running[event.trial] = replace(span, start=max(span.start, self.active(event.began)))
             elif isinstance(event, CapacityChanged):
                 self.capacities.append((now, event.inventory))
             elif isinstance(event, TrialAbandoned):
@@ -216,7 +216,7 @@ class Series:
                 self.turns.append((now, event))
 
     def _ended(self, entry: Entry, event: JobCompleted | AttemptFailed, now: float) -> None:
-        granted, usage = self._running.pop(event.trial), event.usage or None
+        granted, usage = self.running.pop(event.trial), event.usage or None
         # A worker's clock may be off, absent (0) or of another machine; the journal's bounds it.
         start = min(max(self.active(event.started), granted.start), now)
         end = min(self.active(event.ended), now)
@@ -246,18 +246,6 @@ class Series:
             value, used = self.study.metric_value(best.loss), self.study.state.resource_used
             self.steps.append(Improvement(now, value, best.trial, best.loss, used))
 
-    def close(self) -> None:
-        """Add what depends on all entries: rungs, levels, attempts that run."""
-        self.bands = Bands(self.study)
-        state = self.study.state
-        running = [replace(span, end=self.wall, shared=state.placed.get(n)) for n, span in self._running.items()]
-        resources = {result.resource for trial in self.trials for result in trial.results}
-        resources |= {span.target for span in (*self.spans, *running)}
-        self.spans += [span for span in running if state.trains(span.trial)]
-        self.uses = device_uses(self.spans, self.study.spec.packing_settings)
-        self.levels = sorted(resources | {band.rung.level for band in self.bands.all})
-        self.began = min(self.began, self.last)
-
 
 def read_series(entries: Iterable[Entry]) -> Series:
     """Replay a study and read its series, in one pass over its entries.
@@ -275,5 +263,13 @@ def read_series(entries: Iterable[Entry]) -> Series:
         series.take(entry)
     if series is None:
         raise JournalError("A journal begins with the entry that created its study; this one is empty.")
-    series.close()
+    study, series.bands = series.study, Bands(series.study)
+    placed = study.state.placed
+    running = [replace(span, end=series.wall, shared=placed.get(n)) for n, span in series.running.items()]
+    resources = {result.resource for trial in series.trials for result in trial.results}
+    resources |= {span.target for span in (*series.spans, *running)}
+    series.spans += [span for span in running if study.state.trains(span.trial)]
+    series.uses = device_uses(series.spans, study.spec.packing_settings)
+    series.levels = sorted(resources | {band.rung.level for band in series.bands.all})
+    series.began = min(series.began, series.last)
     return series

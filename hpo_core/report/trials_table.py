@@ -116,7 +116,14 @@ def _details(series: Series, attempts: dict[int, list[Span]]) -> dict[int, dict[
         own: dict[str, Any] = {
             "curve": thinned_curve(series, trial),
             "story": [line[:2_000] for line in (created.partition(": ")[0], *others)],
-            "attempts": [_attempt(span, study.spec.unit_word) for span in attempts[trial.number]],
+            "attempts": [
+                [
+                    *(span.attempt, span.target, span.outcome or "running"),
+                    *(duration(span.start), duration(span.end - span.start)),
+                    *(span.worker, usage_words(span.usage, unit=study.spec.unit_word)),
+                ]
+                for span in attempts[trial.number]
+            ],
         }
         own["visits"] = [line[:2_000] for line in visit_lines(study.spec, trial)][-EPOCHS:]
         if trial.attempts:
@@ -127,9 +134,3 @@ def _details(series: Series, attempts: dict[int, list[Span]]) -> dict[int, dict[
             break
         found[trial.number] = {key: value for key, value in own.items() if value}
     return found
-
-
-def _attempt(span: Span, unit: str) -> list[Any]:
-    times = duration(span.start), duration(span.end - span.start)
-    used = usage_words(span.usage, unit=unit)
-    return [span.attempt, span.target, span.outcome or "running", *times, span.worker, used]

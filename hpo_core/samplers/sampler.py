@@ -30,7 +30,9 @@ class Sampler(Protocol):
         """
         ...
 
-    def apply(self, event: Event) -> None: ...
+    def apply(self, event: Event) -> None:
+        """Learn from a fact of the study; a sampler that learns nothing has none of its own."""
+        return
 
 
 class EarlierResult(Filled, frozen=True):
@@ -60,7 +62,7 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that people want in the first trials, whole or in part."""
 
 
-class RandomSampler:
+class RandomSampler(Sampler):
     """Trial ``n`` gets the same parameters whatever else happened in the study.
 
     So two studies with one seed compare the same configurations, whatever their method or cluster.
@@ -72,9 +74,6 @@ class RandomSampler:
 
     def propose(self, number: int, given: Params | None = None) -> Params:
         return self._space.draw(Stream(self._seed, "params", number), given)
-
-    def apply(self, event: Event) -> None:
-        """Random search learns nothing."""
 
 
 class ListedSampler(RandomSampler):
@@ -118,7 +117,7 @@ class FiniteSampler:
             self._created.add(repr(sorted(event.params.items())))  # tells 1, 1.0 and True apart
 
 
-class RecordedSampler:
+class RecordedSampler(Sampler):
     """Trial ``n`` gets the parameters ``n``."""
 
     def __init__(self, params: list[dict[str, Any]]) -> None:
@@ -126,9 +125,6 @@ class RecordedSampler:
 
     def propose(self, number: int, given: Params | None = None) -> Params:
         return dict(self._params[number])
-
-    def apply(self, event: Event) -> None:
-        """A record learns nothing."""
 
 
 class WarmStarted:

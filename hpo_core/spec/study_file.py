@@ -122,7 +122,8 @@ def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
         raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
+        problem = str(error).replace('in "<unicode string>", ', "at ")
+        raise SpecError(f"{path}: is no YAML: {problem}.") from None
 
 
 def with_places(spec: StudySpec, folder: Path) -> StudySpec:

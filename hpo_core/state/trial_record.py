@@ -54,7 +54,7 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def rung(self) -> int:
-        return self.results[-1].rung if self.results else -1
+        return self.results[-1].stage.rung if self.results else -1
 
     @property
     def loss(self) -> float | None:

@@ -249,8 +249,9 @@ class Decider:
         yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, reason)
         limit, state = self._spec.training.fail_fast, self._state
         if limit and not state.has_worked and state.failed_first >= limit and not state.halted:
-            when = " since the study was resumed" if state.completed_jobs else ""
-            yield StudyHalted(f"{state.failed_first} trials failed before any succeeded{when}, the last with: {message}")
+            since = " since the study was resumed" if state.completed_jobs else ""
+            count = f"{state.failed_first} trials failed before any succeeded{since}"
+            yield StudyHalted(f"{count}, the last with: {message}")
         yield from self._diverged(message)
 
     def _diverged(self, message: str) -> Iterator[Event]:

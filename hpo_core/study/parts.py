@@ -9,10 +9,11 @@ from hpo_core.model.events import (
     ControllerChanged,
     ControllerStarted,
     Event,
+    JobPlaced,
+    SlotFreed,
     Stimulus,
     StudyReopened,
     StudyRequested,
-    concerns_search,
 )
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.search.method import SearchMethod
@@ -127,7 +128,7 @@ class StudyParts:
 
     def apply(self, event: Event) -> None:
         self.state.apply(event)
-        if concerns_search(event):
+        if type(event) not in (JobPlaced, SlotFreed):  # no matter of the search: where a job runs, or no longer does
             self.method.apply(event)
             self.sampler.apply(event)
         if type(event) is StudyReopened:

@@ -26,6 +26,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import psutil
@@ -294,7 +295,7 @@ def main() -> int:
     projection = MlflowProjection(given.study, given.uri, given.experiment, given.folder, given.artifact_location)
     try:
         follower = Follower(open_journal(given.journal), projection)
-        end_older(projection.lock)
+        end_older(projection.lock, given.folder)
         follower.begin()
         code = follow(follower, interval=given.interval, patience=given.patience)
         if given.home and code == 0:
@@ -308,21 +309,24 @@ def main() -> int:
         projection.close()
 
 
-def is_follower(process: int) -> bool:
+def is_follower(process: int, folder: str | Path) -> bool:
+    """True if a process follows the study of this folder; its number may be that of another process by now."""
     try:
         found = psutil.Process(process)
-        return __spec__.name in found.cmdline() and found.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError):
+        *_, module, place = found.cmdline()
+        is_this = module == __spec__.name and Path(place).samefile(folder)
+        return is_this and found.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError, OSError):
         return False
 
 
-def end_older(lock: ProcessLock) -> None:
+def end_older(lock: ProcessLock, folder: str) -> None:
     """End a follower that works on this study; whoever else projects it is waited for.
 
     Whoever starts this one has claimed the study: the other one's controller is dead, or can write nothing more.
     """
     pid = lock.holder()
-    if pid is None or pid == os.getpid() or not is_follower(pid):
+    if pid is None or pid == os.getpid() or not is_follower(pid, folder):
         return
     try:
         older = psutil.Process(pid)

@@ -100,8 +100,8 @@ class Trackers:
         known = read_progress(self._folder)
         if known is None:  # never copied, or before there was such a file
             known = CopyProgress(complete=read_place(self._folder) is not None)
-        if not known.complete and is_follower(known.process):
-            return self._wait(self._seconds, None, partial(is_follower, known.process))
+        if not known.complete and is_follower(known.process, self._folder):
+            return self._wait(self._seconds, None, partial(is_follower, known.process, self._folder))
         if not known.complete:
             self._follow()
         return self.finish()

@@ -139,7 +139,7 @@ def _result(
     started: float,
     lines: deque[LogLine],
 ) -> Report:
-    bad_metric = request.not_finite(metrics)
+    bad_metric = request.setup.not_finite(metrics)
     return request.report(
         Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
         "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {request.job.target}.",

@@ -227,7 +227,7 @@ class TrialHandle:
         if self._request.setup.unit_is_whole and self._request.setup.style == "handle":
             self.warn(
                 "trial.steps() yields one step, for the study does not say how many a training has: give "
-                "search.max_resource, in Python method=hpo.Random(max_resource=27)."
+                "max_resource of the search method, such as 27."
             )
         if self._inherited is not None and self._state is not None:
             self._inherited.restore(self._tracked)
@@ -331,10 +331,10 @@ class TrialHandle:
         if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
-            check_required(self._request, metrics, returned)
+            check_required(self._request.setup, metrics, self.target, returned)
         if self.ranks is not None:
             average_metrics(self.ranks, self._curve.kept(), self.target)
-        if self._request.not_finite(metrics) is not None:
+        if self._request.setup.not_finite(metrics) is not None:
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
 
@@ -374,10 +374,10 @@ class TrialHandle:
         A job without a finite value of each objective at its target ends, as does one that reports after its loop.
         """
         request, metrics, written = self._request, self._curve.at(self.target), self._saved
-        if self.ask is None or not self.may_go_on or request.not_finite(metrics) is not None:
+        if self.ask is None or not self.may_go_on or request.setup.not_finite(metrics) is not None:
             return False
         try:
-            check_required(request, metrics)
+            check_required(request.setup, metrics, self.target)
         except ObjectiveError:
             return False
         curve, self._curve, self._saved, self._watch = self._curve.downsampled(), ReportedCurve(), None, None
@@ -419,7 +419,7 @@ class TrialHandle:
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)
         request = self._request
-        if not self._tracked or request.not_finite(metrics) is not None or self.rank:
+        if not self._tracked or request.setup.not_finite(metrics) is not None or self.rank:
             return
         tree = {
             "trial": self.number,

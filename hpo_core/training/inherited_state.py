@@ -133,8 +133,8 @@ class InheritedState:
             raise
         except Exception as error:
             raise ObjectiveError(
-                f"{name!r} refuses the state from the checkpoint of trial {self._parent} ({type(error).__name__}: "
-                f"{error}). {_CURE}"
+                f"{name!r} refuses the state from the checkpoint of trial {self._parent}. {_CURE} "
+                f"({type(error).__name__}: {error})"
             ) from error
 
 

@@ -39,7 +39,7 @@ def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | st
     hint = f" D{near[1:]}" if near else ""
     return (
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
-        f"{hint} Correct the name, or add the folder that holds it to `pythonpath` of the study."
+        f"{hint} Correct the name, put the file back, or add the folder that holds it to `pythonpath` of the study."
     )
 
 
@@ -61,6 +61,9 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     module_name, colon, function_name = objective.partition(":")
     if not colon or not module_name or not function_name:
         raise SpecError(f"{setting} = {objective!r} must have the form package.module:function.")
+    if module_name.endswith(".py"):
+        cure = f"{Path(module_name).stem}:{function_name}"
+        raise SpecError(f"{setting} = {objective!r} names a file; name the module: {cure}.")
     sys.path[:0] = [folder for folder in pythonpath if folder not in sys.path]
     if (sent := sent_functions.load(objective)) is not None:
         check_signature(setting, objective, sent)

@@ -7,7 +7,7 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.short_text import shown
 from hpo_core.model.trial import CURVE_POINTS, Metrics, Point, real_number, refused_name
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import StudySetup
 
 
 def reported_value(name: str, value: Any) -> float:
@@ -29,7 +29,7 @@ def reported_value(name: str, value: Any) -> float:
     )
 
 
-def check_required(request: JobRequest, metrics: Metrics, returned: object = None) -> None:
+def check_required(setup: StudySetup, metrics: Metrics, target: int, returned: object = None) -> None:
     """Refuse metrics that lack an objective or a constraint of the study.
 
     Args:
@@ -38,8 +38,7 @@ def check_required(request: JobRequest, metrics: Metrics, returned: object = Non
     Raises:
         ObjectiveError: an objective or a constraint of the study is missing.
     """
-    target = request.job.target
-    names, required = request.setup.metrics, request.setup.required
+    names, required = setup.metrics, setup.required
     missing = [name for name in names if name not in metrics]
     if missing and required != "none" and (required == "all" or len(missing) == len(names)):
         seen = ", ".join(map(repr, metrics)) or "nothing"
@@ -57,7 +56,7 @@ def check_required(request: JobRequest, metrics: Metrics, returned: object = Non
             "one: a study keeps its metrics."
         )
 
-    unset = [name for name in request.setup.constraints if name not in metrics]
+    unset = [name for name in setup.constraints if name not in metrics]
     if unset:
         raise ObjectiveError(
             f"Constraint {unset[0]!r} was not reported at the target (step {target}); call "

@@ -14,8 +14,13 @@ import msgspec
 
 from hpo_core.checkpoints import storage as paths
 from hpo_core.model.devices.inventory import Portion
-from hpo_core.model.partition_file import Signature
-from hpo_core.model.trial import Job, Metrics, Outcome, Report
+from hpo_core.model.errors import HpoError
+from hpo_core.model.partition_file import Signature, weights_of
+from hpo_core.model.trial import Job, Metrics, Outcome, Report, Rung
+from hpo_core.placement.gpus import available_cores
+from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import threads_of
+from hpo_core.spec.sent_functions import placed
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +89,11 @@ class StudySetup(msgspec.Struct, frozen=True, kw_only=True):
     flow_run: tuple[str, str] = ("", "")
     """Id and name of the study's Prefect flow run; empty: it runs without Prefect."""
 
+    def not_finite(self, metrics: Metrics) -> str | None:
+        """The first objective or constraint that is NaN or infinite among these; None: there is none."""
+        judged = (*self.metrics, *self.constraints)
+        return next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
+
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Run the objective of a study for ``job``, in the study's folder, under its limits."""
@@ -133,11 +143,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
             own["unit"] = job.unit.number
         return Report(**own | {"started": now, "ended": now} | facts)
 
-    def not_finite(self, metrics: Metrics) -> str | None:
-        """The first objective or constraint that is NaN or infinite among these; None: there is none."""
-        judged = (*self.setup.metrics, *self.setup.constraints)
-        return next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
-
     @property
     def rank(self) -> int:
         """Number of the rank in its gang; 0 without one."""
@@ -149,6 +154,76 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.job.unit is not None and self.job.unit.state:
             return self.job.unit.state
         return paths.checkpoint_path(self.job, self.setup.checkpoint_base)
+
+
+class JobRequests:
+    """Makes the requests of one study.
+
+    Args:
+        folder: absolute study folder.
+
+    Raises:
+        HpoError: the study has no objective.
+    """
+
+    def __init__(self, spec: StudySpec, folder: str) -> None:
+        if spec.objective is None:
+            raise HpoError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
+        self._spec = spec
+        self._top = spec.search.outline().max_resource or 0
+        self.setup = StudySetup(
+            study=spec.study,
+            objective=placed(spec.objective, folder),
+            metrics=tuple(metric.name for metric in spec.objectives),
+            modes=tuple(metric.mode for metric in spec.objectives),
+            constraints=tuple(spec.constraints),
+            required="any" if spec.any_metric else "all",
+            folder=folder,
+            pythonpath=tuple(spec.pythonpath),
+            checkpoint_base=spec.checkpoint_base,
+            style=spec.style,
+            unit_is_whole=spec.search.unit_is_whole(),
+            space=spec.plain()["space"] if spec.style == "optuna" else {},
+            timeout=spec.training.timeout,
+            stall_timeout=spec.training.stall_timeout,
+            partition_folder=spec.partition_folder,
+            load=placed(spec.functions.get("data.load", ""), folder),
+            threads=threads_of(spec, available_cores()),
+            process=spec.training.process,
+            mps=spec.uses_mps,
+            zygote_timeout=spec.training.worker_timeout,
+        )
+
+    def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
+        """The request of one attempt.
+
+        Args:
+            portion: the part of a device that it was placed on; None: its worker is all its own.
+            gang: which rank of a gang it is; None: it trains alone.
+        """
+        spec, unit = self._spec, job.unit
+        files, count = spec.partitions, spec.trained_partitions
+        names = tuple(file.name for file in files)
+        seen: dict[str, Any] = {
+            "partitions": names[:count],
+            "validation": names[count:],
+            "weights": weights_of(files[count:]),
+        }
+        if unit is not None:  # of an epoch: it sees one partition
+            seen = (
+                {"partitions": (unit.partition,)}
+                if unit.trains
+                else {"validation": (unit.partition,), "weights": (1.0,)}
+            )
+        return JobRequest(
+            setup=self.setup,
+            job=job,
+            seed=spec.training_seed(job.trial),
+            portion=portion,
+            gang=gang,
+            asks=spec.asks_at_rungs and job.target < self._top and type(job.stage) is Rung,
+            **seen,
+        )
 
 
 # MessagePack keeps every float exact, NaN and infinity included. The decoders are made at import: msgspec (0.22, too)

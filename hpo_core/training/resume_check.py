@@ -267,7 +267,7 @@ def _kept(
     if not trainers:
         return ()
     found = _between(once, _train(trainers, request, folder / "kept", targets))
-    if not trainers[0].waiting[0]:
+    if trainers[0].waiting is None:
         why = "it ended after an attempt, which left a process or memory of a GPU behind, or grew by 256 MB"
         return (*found, Difference("process", why))
     return found

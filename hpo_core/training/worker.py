@@ -1,4 +1,4 @@
-"""Functions that a Dask worker runs: over plain bytes, on the process's pool of trainers."""
+"""Functions that a Dask worker runs, on the process's pool of trainers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
 from hpo_core.placement.gpus import pipes_for, why_off
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
-from hpo_core.training.request import JobRequest, decode_request, encode_report
+from hpo_core.training.request import JobRequest
 from hpo_core.training.visible_devices import seen_devices, watch_devices
 
 _MAX_IDLE = 8
@@ -34,6 +34,16 @@ _Attempt = tuple[str, int, int, int]
 def _name(attempt: _Attempt) -> str:
     folder, trial, number, rank = attempt
     return f"{folder}/trial-{trial}/attempt-{number}{f'/rank-{rank}' if rank else ''}"
+
+
+class _Lent(NamedTuple):
+    """A trainer that runs an attempt."""
+
+    trainer: Trainer
+    unit: int | None
+    """Number of the unit that it trains, where models hop."""
+    worker: str
+    """Address of its worker."""
 
 
 def _place(portion: Portion | None, gpu: str) -> tuple[str, int]:
@@ -51,15 +61,12 @@ class TrainerPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[Trainer] = []
-        self._running: dict[_Attempt, tuple[Trainer, int | None]] = {}
-        """Trainers, and numbers of the units that they train where models hop."""
+        self._running: dict[_Attempt, _Lent] = {}
         self._preparing: dict[Trainer, str] = {}
         """Trainers that import their objective, and the folder of the study that they do it for."""
-        self._workers: dict[_Attempt, str] = {}
-        """Addresses of the workers that run them."""
         self._leaving: set[Trainer] = set()
-        """Trainers that end with the attempt that they run, or with their import: their study has ended, or a newer one
-        imports anew."""
+        """Trainers that end with the attempt that they run, with the training within which their process waits, or with
+        their import: their study has ended, or a newer one imports anew."""
         self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
         """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
@@ -81,7 +88,11 @@ class TrainerPool:
         for over in request.over:  # their cancels may come later than this job
             self._let_go(attempt[0], *over)
         with self._lock:
-            alike = [(one.distance(request), one) for one in reversed(self._idle) if one.key == key]
+            alike = [
+                (one.distance(request), one)
+                for one in reversed(self._idle)
+                if one.key == key and (one not in self._leaving or one.asks_for())
+            ]
             importing = [one for one, of in self._preparing.items() if (one.key, of) == (key, attempt[0])]
             nearest, trainer = min(alike, key=itemgetter(0), default=(math.inf, None))
             if trainer is not None and nearest < math.inf:
@@ -92,19 +103,17 @@ class TrainerPool:
             else:
                 trainer = Trainer(setup.objective, setup.pythonpath, threads=setup.threads, gpu=request.gpu)
             trainer.study_folder = attempt[0]
-            self._running[attempt] = trainer, unit
-            self._workers[attempt] = request.worker
+            self._running[attempt] = _Lent(trainer, unit, request.worker)
             was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
         try:
-            if any(one.waiting[0] for one in (trainer, *self._idle)):
+            if any(one.waiting is not None for one in (trainer, *self._idle)):
                 self._make_room(request, trainer)
             return trainer.run(request)
         finally:
             with self._lock:
                 self._running.pop(attempt, None)
-                self._workers.pop(attempt, None)
             self._give_back(trainer)
 
     def _make_room(self, request: JobRequest, trainer: Trainer) -> None:
@@ -128,7 +137,7 @@ class TrainerPool:
         while any(one.idle is not None for one in ended) and time.monotonic() < until:
             time.sleep(0.001)
         for one in ended:
-            one.waiting = 0, None  # a zygote that does not answer is not asked again
+            one.waiting = None  # a zygote that does not answer is not asked again
             self._give_back(one)
 
     def cancel(
@@ -146,13 +155,17 @@ class TrainerPool:
         """
         with self._lock:
             found = [
-                (key, trainer)
-                for key, (trainer, number) in self._running.items()
-                if key[0] == folder and trial in (None, key[1]) and attempt in (None, key[2]) and unit in (None, number)
+                (key, one.trainer)
+                for key, one in self._running.items()
+                if key[0] == folder
+                and trial in (None, key[1])
+                and attempt in (None, key[2])
+                and unit in (None, one.unit)
             ]
             if not found and trial is not None and attempt is not None:
                 self._cancelled.append((folder, trial, attempt, unit))
-        self._cancel(found)
+        for (_, number, run, _), trainer in found:
+            trainer.cancel(number, run)
         self._let_go(folder, trial, attempt)
         return bool(found)
 
@@ -165,21 +178,16 @@ class TrainerPool:
     def cancel_on(self, worker: str) -> None:
         """End every attempt that runs on a worker, by its address."""
         with self._lock:
-            here = {key for key, address in self._workers.items() if address == worker}
-            found = [(key, trainer) for key, (trainer, _) in self._running.items() if key in here]
-        self._cancel(found)
-
-    @staticmethod
-    def _cancel(found: Sequence[tuple[_Attempt, Trainer]]) -> None:
+            found = [(key, one.trainer) for key, one in self._running.items() if one.worker == worker]
         for (_, trial, attempt, _), trainer in found:
             trainer.cancel(trial, attempt)
 
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
         with self._lock:
-            trainer, _ = self._running.get((folder, trial, attempt, 0), (None, None))
-        if trainer is not None:
-            trainer.limit(trial, attempt, memory)
-        return trainer is not None
+            found = self._running.get((folder, trial, attempt, 0))
+        if found is not None:
+            found.trainer.limit(trial, attempt, memory)
+        return found is not None
 
     def heartbeats(self, worker: str | None = None) -> dict[str, int]:
         """A number that grows while its trainer's thread goes on, by name of every running attempt.
@@ -189,9 +197,9 @@ class TrainerPool:
         """
         with self._lock:
             return {
-                _name(attempt): trainer.heartbeats
-                for attempt, (trainer, _) in self._running.items()
-                if worker is None or self._workers.get(attempt) == worker
+                _name(attempt): one.trainer.heartbeats
+                for attempt, one in self._running.items()
+                if worker in (None, one.worker)
             }
 
     def processes(self, gpu: str = "") -> dict[str, list[int]]:
@@ -204,13 +212,14 @@ class TrainerPool:
         """
         found: dict[str, list[int]] = {}
         with self._lock:
-            for (folder, *_), (trainer, _) in self._running.items():
-                if trainer.child and trainer.gpu == gpu:
-                    found.setdefault(folder, []).append(trainer.child)
+            for (folder, *_), one in self._running.items():
+                if one.trainer.child and one.trainer.gpu == gpu:
+                    found.setdefault(folder, []).append(one.trainer.child)
             for trainer in self._idle:
-                if trainer.gpu == gpu and (trainer.asks_for() or trainer.idle):
+                waiting = trainer.waiting
+                if waiting is not None and trainer.gpu == gpu and (trainer.asks_for() or trainer.idle):
                     folder = trainer.study_folder if trainer.asks_for() else WAITING
-                    found.setdefault(folder, []).append(trainer.waiting[0])
+                    found.setdefault(folder, []).append(waiting.pid)
         return found
 
     def usages(self, worker: str | None = None) -> dict[str, dict[str, Any]]:
@@ -223,9 +232,9 @@ class TrainerPool:
         """
         with self._lock:
             found = {
-                _name((*attempt[:3], 0)): trainer.usage
-                for attempt, (trainer, _) in self._running.items()
-                if worker is None or self._workers.get(attempt) == worker
+                _name((*attempt[:3], 0)): one.trainer.usage
+                for attempt, one in self._running.items()
+                if worker in (None, one.worker)
             }
         return {name: msgspec.to_builtins(usage) for name, usage in found.items() if usage is not None}
 
@@ -255,7 +264,7 @@ class TrainerPool:
             SpecError: there is no such module or function.
             ObjectiveError: it cannot be imported.
         """
-        self.close_idle(objective, pythonpath, gpu)
+        self.close_idle(objective, pythonpath, gpu, folder=folder)
         new = [Trainer(objective, pythonpath, threads=threads, gpu=gpu) for _ in range(max(1, min(jobs, _MAX_IDLE)))]
         with self._lock:
             self._leaving |= {one for one, of in self._preparing.items() if one.key == new[0].key and of != folder}
@@ -283,15 +292,23 @@ class TrainerPool:
                 trainer.close()
             raise error
 
-    def close_idle(self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None) -> None:
+    def close_idle(
+        self, objective: str, pythonpath: Sequence[str] = (), gpu: str | None = None, *, folder: str = ""
+    ) -> None:
         """End the idle trainers of an objective, on workers that live on and serve other studies.
+
+        One whose process waits within a training of another study ends with that training.
 
         Args:
             gpu: only those that see this one; None: all.
+            folder: of the study that wants it.
         """
         own = objective, tuple(pythonpath)
         with self._lock:
-            closing = [one for one in self._idle if one.key[:2] == own and gpu in (None, one.gpu)]
+            idle = [one for one in self._idle if one.key[:2] == own and gpu in (None, one.gpu)]
+            closing = [one for one in idle if not one.asks_for() or one.study_folder == folder]
+            self._leaving.difference_update(closing)
+            self._leaving.update(set(idle).difference(closing))
             self._idle = [trainer for trainer in self._idle if trainer not in closing]
         for trainer in closing:
             trainer.close()
@@ -299,11 +316,11 @@ class TrainerPool:
     def forget(self, folder: str, objective: str, pythonpath: Sequence[str] = ()) -> None:
         """End the trainers of a study that has ended: idle ones now, others once their cancelled attempts are over."""
         with self._lock:
-            self._leaving |= {trainer for key, (trainer, _) in self._running.items() if key[0] == folder}
+            self._leaving |= {one.trainer for key, one in self._running.items() if key[0] == folder}
             preparing = [trainer for trainer, of in self._preparing.items() if of == folder]
         for trainer in preparing:
             trainer.close()
-        self.close_idle(objective, pythonpath)
+        self.close_idle(objective, pythonpath, folder=folder)
 
     def close_all(self, folder: str = "") -> None:
         """End every trainer, idle or not; running attempts report PREEMPTED.
@@ -312,7 +329,7 @@ class TrainerPool:
             folder: of a study: only what runs for it, whatever it does: an import may take minutes.
         """
         with self._lock:
-            trainers = [trainer for key, (trainer, _) in self._running.items() if folder in ("", key[0])]
+            trainers = [one.trainer for key, one in self._running.items() if folder in ("", key[0])]
             trainers += [trainer for trainer, of in self._preparing.items() if folder in ("", of)]
             if not folder:
                 trainers += self._idle
@@ -322,11 +339,14 @@ class TrainerPool:
 
     def _give_back(self, trainer: Trainer) -> None:
         with self._lock:
-            surplus = [trainer] if trainer in self._leaving else []
-            self._leaving.discard(trainer)
-            if not trainer.closed and not surplus:
+            if trainer.closed:
+                self._leaving.discard(trainer)
+            else:
                 self._idle.append(trainer)
-            surplus += [one for one in self._idle if one.gpu == trainer.gpu and not one.asks_for()][:-_MAX_IDLE]
+            free = [one for one in self._idle if not one.asks_for()]
+            surplus = [one for one in free if one in self._leaving]
+            surplus += [one for one in free if one.gpu == trainer.gpu and one not in surplus][:-_MAX_IDLE]
+            self._leaving.difference_update(surplus)
             self._idle = [one for one in self._idle if one not in surplus]
         for old in surplus:
             old.close()
@@ -339,24 +359,22 @@ _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKP
 """Outcomes of a unit that say nothing of its partition."""
 
 
-def train_job(request_bytes: bytes, *, worker: str = "", gpu: str = "", folder: str | None = None) -> bytes:
-    """Run one encoded JobRequest in a child process and return the encoded Report.
+def train_job(request: JobRequest, *, worker: str = "", gpu: str = "", folder: str | None = None) -> Report:
+    """Run one job in a child process.
 
     Args:
         worker: address of the worker that runs it.
         gpu: see :attr:`JobRequest.gpu`.
         folder: see :meth:`TrainerPool.run`.
     """
-    request = msgspec.structs.replace(decode_request(request_bytes), worker=worker, gpu=gpu)
+    request = msgspec.structs.replace(request, worker=worker, gpu=gpu)
     portion = request.portion
     if request.job.unit is not None:
-        report = _train_unit(request, request.job.unit, folder)
-    elif portion is None or not portion.gpu or not request.setup.mps:
-        report = trainers.run(request, folder)
-    else:
+        return _train_unit(request, request.job.unit, folder)
+    if portion is not None and portion.gpu and request.setup.mps:
         portion = msgspec.structs.replace(portion, mps=pipes_for(portion.device))
-        report = trainers.run(msgspec.structs.replace(request, portion=portion), folder)
-    return encode_report(report)
+        request = msgspec.structs.replace(request, portion=portion)
+    return trainers.run(request, folder)
 
 
 def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
@@ -370,11 +388,6 @@ def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
     if report.doubt is not msgspec.UNSET:
         report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.setup.folder, name)))
     return report
-
-
-def lost_report(request_bytes: bytes, message: str) -> bytes:
-    """The encoded Report of a job that nobody trained."""
-    return encode_report(decode_request(request_bytes).report(Outcome.LOST, message, started=0.0, ended=0.0))
 
 
 def share_devices(kind: str, gpu: str = "") -> str:

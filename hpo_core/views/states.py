@@ -142,20 +142,18 @@ def trial_story(study: Study, number: int) -> list[str]:
         words = usage_words(usage, unit=spec.unit_word)
         return f"; used {words}" if words else ""
 
-    def reported(result: JobCompleted) -> str:
-        if result.loss is None:
-            return "no finite value"
-        return ", ".join(f"{one.name} {result.metrics.get(one.name)}" for one in spec.objectives)
-
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     for r in trial.results:
         rung = f"reached {names.label(r.stage.bracket, r.stage.rung)}"
+        reported = "no finite value"
+        if r.loss is not None:
+            reported = ", ".join(f"{one.name} {r.metrics.get(one.name)}" for one in spec.objectives)
         values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
         violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
         broken = f"; infeasible: {violated}" if violated else ""
-        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: {reported(r)}{broken}{used(r.usage)}")
+        lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: {reported}{broken}{used(r.usage)}")
     lines += [f"{failure_line(f)}{used(f.usage)}" for f in trial.failures]
     lines += [
         f"its checkpoint at {trained(r.resource)} was removed to stay within the study's "

@@ -118,7 +118,7 @@ def readers(folder: Path) -> list[Callable[[], Any]]:
     commands = [
         ["list"], ["status", "world"], ["show", "world", "--trial", "1"], ["audit", "world"], ["export", "world"],
         ["report", "world", "--out", str(folder / "r.html")], ["schedule", "world"],
-        ["compare", "world", "--out", str(folder / "c.html")],
+        ["compare", "whole", "world", "--out", str(folder / "c.html")],
     ]  # fmt: skip
 
     def run(command: list[str]) -> Callable[[], None]:

@@ -47,7 +47,7 @@ class Kept:
 
     @property
     def waiting(self):
-        return self.trainer.waiting[0]
+        return 0 if self.trainer.waiting is None else self.trainer.waiting.pid
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
 from hpo_core.partitioning.holdings import Held, Holdings
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.training import partition_data as here
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
 from tests.job_requests import changed, make_request
@@ -53,7 +53,7 @@ def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypa
     file = PartitionFile(name=path.name, bytes=len(content), digest=hashlib.sha256(content).hexdigest())
 
     def trained(number: int) -> Report:
-        return decode_report(train_job(encode_request(request_for(tmp_path, number))))
+        return train_job(request_for(tmp_path, number))
 
     def held() -> list[int]:
         return here.held_partitions()[str(tmp_path)][0]
@@ -97,7 +97,7 @@ def trained_with(folder: Path, objective: str, load: str) -> Report:
         metrics=("train_loss",),
     )  # fmt: skip
     try:
-        return decode_report(train_job(encode_request(request)))
+        return train_job(request)
     finally:
         trainers.close_idle(request.setup.objective)
         here.forget_partitions(str(folder))

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpo_core import Study
-from hpo_core.execution.job_requests import JobRequests
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
 from hpo_core.model.trial import Job, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.training.attempt import run_attempt
+from hpo_core.training.request import JobRequests
 from tests.hosts.lab import ROOT, Lab, Process
 from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost

@@ -55,7 +55,7 @@ FLOW_LAYERS = [
     {"serve_home"},
     {"study_run"},
     {"deployed"},
-    {"python_arguments"},
+    {"tune_arguments"},
     {"python_call"},
     {"retraining_run"},
     {"compare", "retrain"},

@@ -102,6 +102,21 @@ def test_a_cancel_ends_a_process_that_waits(bench: Bench, which: tuple[int, ...]
     assert [step for _, step in noted(bench.notes)[0]] == [0, *range(3)]
 
 
+def test_another_study_of_the_same_function_leaves_a_process_that_waits_until_its_training_is_over(
+    bench: Bench,
+) -> None:
+    bench.run(0, 0)
+    (process,) = bench.processes(0)
+    trainer = bench.pool._idle[0]
+    bench.pool.prepare(trainer.key[0], trainer.key[1], folder=f"{bench.folder}-other")
+    assert not gone(process)
+    bench.run(0, 1)
+    assert not trainer.closed
+    bench.run(0, 2)
+    assert bench.processes(0) == [process]
+    assert trainer.closed, "the other study imported the function anew"
+
+
 def test_limits_and_measurements_are_those_of_each_job(bench: Bench) -> None:
     reports = [bench.run(0, 0, timeout=60.0, stall_timeout=30.0), bench.run(0, 1, timeout=60.0), bench.run(0, 2)]
     assert len(bench.processes(0)) == 1

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core.model.trial import Job, Outcome, Rung
-from hpo_core.training.child.life_and_limits import outcome_of_exit
-from hpo_core.training.child.processes import children
+from hpo_core.training.child.processes import children, outcome_of_exit
 from hpo_core.training.child.trainer import Trainer
 from tests.job_requests import make_request
 

@@ -260,7 +260,7 @@ def _names(trial):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (_module, "'net' refuses the state from the checkpoint of trial 0 .*size mismatch for weight"),
+        (_module, "'net' refuses the state from the checkpoint of trial 0. A param.*search.static.*size mismatch for"),
         (_optimizer, "'net' refuses .* it is of SGD, and Adam is tracked here"),
         (_names, "trial 0 was written with 'net1', and 'net1', 'net2' are tracked in one of both"),
     ],

@@ -84,7 +84,7 @@ class Bench:
 
     @property
     def waiting(self) -> int:
-        return self.trainer.waiting[0]
+        return 0 if self.trainer.waiting is None else self.trainer.waiting.pid
 
     @property
     def zygote(self) -> int:
@@ -110,7 +110,7 @@ class Bench:
 
 
 def waiting_in(pool: TrainerPool) -> list[int]:
-    return [one.waiting[0] for one in pool._idle if one.waiting[0] and not gone(one.waiting[0])]
+    return [one.waiting.pid for one in pool._idle if one.waiting is not None and not gone(one.waiting.pid)]
 
 
 def left(tag: str) -> list[psutil.Process]:
@@ -305,7 +305,7 @@ def test_a_partition_that_lies_in_the_process_serves_the_next_attempt(tmp_path: 
             )
         )  # fmt: skip
         assert report.outcome is Outcome.COMPLETED, report
-        return report.curve[-1].metrics["loss"], trainer.waiting[0]
+        return report.curve[-1].metrics["loss"], 0 if trainer.waiting is None else trainer.waiting.pid
 
     first = run("a", 1)
     assert first[0] == 500_000.0 and first[1]

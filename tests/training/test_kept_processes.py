@@ -46,7 +46,7 @@ class Bench:
 
     @property
     def waiting(self) -> int:
-        return self.trainer.waiting[0]
+        return 0 if self.trainer.waiting is None else self.trainer.waiting.pid
 
 
 @contextlib.contextmanager

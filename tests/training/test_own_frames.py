@@ -107,6 +107,7 @@ def test_an_error_of_training_keeps_its_whole_traceback(tmp_path: Path, folders:
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
+        ("lab_a.py:train", "", "names a file; name the module: lab_a:train"),
         ("nowhere:train", "", "there is no module 'nowhere' in .*pythonpath"),
         ("lab_aa:train", "", "there is no module 'lab_aa' .*Did you mean 'lab_a'"),
         ("lab_b:trian", "def train(trial): ...", "module 'lab_b' has no function 'trian'; did you mean 'train'"),

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from hpo_core.execution.in_process import first_job
-from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.placement.gpus import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import THREAD_VARIABLES, oversubscription, threads_of
+from hpo_core.training.request import JobRequests
 from hpo_core.training.worker import TrainerPool
 from tests.conftest import make_spec
 from tests.job_requests import make_request

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.request import decode_report, encode_request
 from hpo_core.training.worker import train_job, trainers
 from tests.job_requests import make_request
 from tests.waiting import eventually, gone
@@ -58,7 +57,7 @@ def bench(trainer, tmp_path, request):
     bench = Bench(trainer, tmp_path, request.param)
     if request.param == "kept":
         assert bench.run("simple").outcome == Outcome.COMPLETED
-        assert trainer.waiting[0], "it stays"
+        assert trainer.waiting is not None, "it stays"
         for folder in tmp_path.iterdir():
             shutil.rmtree(folder)
     return bench
@@ -128,6 +127,21 @@ def test_cancel_ends_a_process_that_ignores_sigterm_and_its_children(bench):
     thread.join(600)
     assert reports[0].outcome == Outcome.PREEMPTED
     assert all(eventually(lambda pid=pid: gone(pid)) for pid in note.read_text().split())
+
+
+def test_an_attempt_whose_trainer_is_closed_during_the_import_is_preempted(tmp_path):
+    code = "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(3600)\n"
+    (tmp_path / "slowly.py").write_text(code)
+    request = make_request(
+        job=Job(0, 0, Rung(0, 0), 1, {}), objective="slowly:train", folder=str(tmp_path), pythonpath=(str(tmp_path),)
+    )
+    trainer, reports = Trainer("slowly:train", (str(tmp_path),)), []
+    thread = threading.Thread(target=lambda: reports.append(trainer.run(request)))
+    thread.start()
+    assert eventually((tmp_path / "begun").exists)
+    trainer.close()
+    thread.join(600)
+    assert reports[0].outcome == Outcome.PREEMPTED
 
 
 def test_subprocesses_left_by_a_completed_attempt_are_killed(bench):
@@ -206,10 +220,10 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
         job=Job(0, 0, Rung(0, 0), 1, {}), objective="plain:train", folder=str(tmp_path), pythonpath=(str(tmp_path),)
     )
     try:
-        assert decode_report(train_job(encode_request(request))).metrics == {"loss": 0.0}
+        assert train_job(request).metrics == {"loss": 0.0}
         (tmp_path / "plain.py").write_text(code.replace("and 1 or 0", "and 1 or 22"))
         trainers.prepare("plain:train", (str(tmp_path),))  # a new study sees new code
-        assert decode_report(train_job(encode_request(request))).metrics == {"loss": 22.0}
+        assert train_job(request).metrics == {"loss": 22.0}
         assert trainers.cancel(str(tmp_path), 0, 0) is False
     finally:
         trainers.close_all()

@@ -132,7 +132,7 @@ def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench
 
 def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 10, seconds=600)
-    ((trainer, _),) = bench.pool._running.values()
+    ((trainer, *_),) = bench.pool._running.values()
     trainer.kill()
     thread.join(600)
     assert reports[0].outcome is Outcome.LOST

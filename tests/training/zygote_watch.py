@@ -51,19 +51,19 @@ class MovedStopwatch(Stopwatch):
 
 def install() -> None:
     """Call it where an objective's module is imported by its zygote."""
-    from hpo_core.training.child import life_and_limits, meter, shared_progress, zygote
-    from hpo_core.training.child.life_and_limits import RunningChild
+    from hpo_core.training.child import meter, running_attempt, shared_progress, zygote
+    from hpo_core.training.child.running_attempt import ChildWatch
 
     clock: Any = MovedClock()
-    for module in (life_and_limits, shared_progress, zygote):
+    for module in (running_attempt, shared_progress, zygote):
         vars(module)["time"] = clock
-    usual = life_and_limits._stopwatch
-    vars(life_and_limits)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
+    usual = running_attempt._stopwatch
+    vars(running_attempt)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
     vars(meter)["_memory"] = _counted(meter._memory, _EXACT)
     watched: Any = meter.AttemptMeter
     watched.sample = _counted(watched.sample, _LOOKS)
-    child: Any = RunningChild
-    child.check_limits = _counted(child.check_limits, _JUDGEMENTS)
+    watch: Any = ChildWatch
+    watch.check = _counted(watch.check, _JUDGEMENTS)
     global _zygote
     _zygote = os.getpid()
 

@@ -25,7 +25,6 @@ import msgspec
 from distributed.comm.core import CommClosedError
 
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
@@ -34,8 +33,9 @@ from hpo_core.model.trial import Job
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import placed
-from hpo_core.training.request import GRACE
+from hpo_core.training.request import GRACE, JobRequests
 from hpo_core.training.worker import trainers
+from hpo_flows.dask.cluster_calls import CALL_SECONDS, SchedulerClient
 from hpo_flows.dask.cluster_room import ClusterRoom
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, CONNECTION_TIMEOUT, ClusterError, dask_settings, log_levels
@@ -50,7 +50,7 @@ from hpo_flows.dask.on_worker import (
     prepare,
 )
 from hpo_flows.dask.rank_tasks import RankTasks
-from hpo_flows.dask.worker_facts import CALL_SECONDS, SchedulerClient, WorkerQuestions, facts_of_workers, usages_in
+from hpo_flows.dask.worker_facts import WorkerQuestions, facts_of_workers, usages_in
 
 _QUIET = {
     **dict.fromkeys(("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"), logging.ERROR),
@@ -160,8 +160,6 @@ class DaskExecutor:
             self.room,
             requests=self._requests,
             shared=self._shared,
-            study=spec.study,
-            folder=self._folder,
             timeout=timeout,
         )
         self._restore.append(self._tasks.close)

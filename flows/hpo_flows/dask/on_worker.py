@@ -27,13 +27,13 @@ import msgspec
 
 from hpo_core.checkpoints.storage import check_base, is_remote
 from hpo_core.model.errors import StorageError
-from hpo_core.model.trial import RESULTS, Outcome
+from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.security.private_files import open_private, private_folder
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
-from hpo_core.training.request import StudySetup, decode_report, decode_request, encode_report
+from hpo_core.training.request import JobRequest, StudySetup, decode_request, encode_report
 from hpo_core.training.visible_devices import seen_devices
-from hpo_core.training.worker import lost_report, mps_is_off, share_devices, train_job, trainers
+from hpo_core.training.worker import mps_is_off, share_devices, train_job, trainers
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 TOKEN = "token"
@@ -86,7 +86,8 @@ class SharedFolder(msgspec.Struct, frozen=True):
 
 
 OPEN_SECONDS = 1.0
-"""Age at which a task takes no further job: studies that share a cluster wait for its slots at most so much longer."""
+"""Age at which a task takes no further job. A study that shares the cluster waits for the slot at most so much longer,
+and for a job that began meanwhile."""
 
 
 class _OpenTask:
@@ -94,20 +95,20 @@ class _OpenTask:
 
     def __init__(self, ends: float) -> None:
         self._ends = ends
-        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[JobRequest | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
 
     def is_over(self) -> bool:
         return time.monotonic() >= self._ends
 
-    def offer(self, request: bytes) -> bool:
+    def offer(self, request: JobRequest) -> bool:
         with self._lock:
             if not self._closed:
                 self._requests.put(request)
             return not self._closed
 
-    def next(self) -> bytes | None:
+    def next(self) -> JobRequest | None:
         try:
             return self._requests.get(timeout=max(0.0, self._ends - time.monotonic()))
         except queue.Empty:
@@ -124,35 +125,11 @@ class _OpenTask:
 
 _open: dict[str, _OpenTask] = {}
 """Open tasks of this process, by Dask's key."""
-studies_here: dict[str, Callable[[str, str, bytes], None]] = {}
-"""Functions that take the reports of studies of this process, by the id of their run: key, worker, encoded report."""
+studies_here: dict[str, Callable[[str, str, Report], None]] = {}
+"""Functions that take the reports of studies of this process, by the id of their run: key, worker, report."""
 
 
-def train_in_turn(request: bytes, key: str, run: str, *, worker: str = "", gpu: str = "") -> bytes:
-    """Train a job, then those that come while the task is open; return the report of the last.
-
-    Args:
-        run: see :data:`studies_here`; of a study elsewhere no job follows.
-        worker: address of the task's worker.
-        gpu: see :func:`gpu_of`.
-    """
-    task, take_report = _OpenTask(time.monotonic() + OPEN_SECONDS), studies_here.get(run)
-    following: bytes | None = request
-    try:
-        while following is not None:
-            report = train_job(following, worker=worker, gpu=gpu)
-            if take_report is None or task.is_over() or decode_report(report).outcome not in RESULTS:
-                break
-            _open[key] = task
-            take_report(key, worker, report)
-            following = task.next()
-    finally:
-        task.close()
-        _open.pop(key, None)
-    return report
-
-
-def offer_next(key: str, request: bytes) -> bool:
+def offer_next(key: str, request: JobRequest) -> bool:
     """Give an open task of this process a job; False where it takes no more."""
     task = _open.get(key)
     return task is not None and task.offer(request)
@@ -171,36 +148,43 @@ def gpu_of(worker: distributed.Worker) -> str:
 def train(
     request: bytes, key: str, run: str, workers: tuple[str, ...] | None = None, shared: SharedFolder | None = None
 ) -> tuple[bytes, str]:
-    """The Dask task: train a job, and short ones that follow; return the last report and the worker's address.
+    """The Dask task: train a job, and those that follow while it is open; return the last report and the address.
 
     Args:
-        run: see :data:`studies_here`.
+        run: see :data:`studies_here`; of a study elsewhere no job follows.
         shared: the study's folder; None: this worker sees it.
         workers: addresses of those that see the device that the job was placed on; None: it was placed on none. A
             placed job's thread leaves the worker's pool: how many jobs a worker runs is the placement's to say.
     """
-    worker = distributed.get_worker()
-    address = worker.address
+    worker, asked = distributed.get_worker(), decode_request(request)
+    address, folder = worker.address, None
     worker.metrics[METRIC] = lambda _: trainers.heartbeats(address)  # goes out with each heartbeat
     if workers is not None:
         if address not in workers:
-            return lost_report(request, "its Dask worker went before the job reached it"), ""
+            gone = "its Dask worker went before the job reached it"
+            return encode_report(asked.report(Outcome.LOST, gone, started=0.0, ended=0.0)), ""
         distributed.secede()  # type: ignore[no-untyped-call]
     if shared is not None and not shared.is_seen():
-        return _train_without_folder(request, shared, worker), address
-
-    return train_in_turn(request, key, run, worker=address, gpu=gpu_of(worker)), address
-
-
-def _train_without_folder(request: bytes, shared: SharedFolder, worker: distributed.Worker) -> bytes:
-    asked = decode_request(request)
+        try:
+            shared.check_not_needed(asked.setup, gang=asked.gang is not None)
+        except StorageError as error:
+            return encode_report(asked.report(Outcome.STORAGE, str(error))), address
+        folder = shared.instead(worker.local_directory)
+        private_folder(Path(folder))
+    task, take_report = _OpenTask(time.monotonic() + OPEN_SECONDS), studies_here.get(run)
+    following: JobRequest | None = asked
     try:
-        shared.check_not_needed(asked.setup, gang=asked.gang is not None)
-    except StorageError as error:
-        return encode_report(asked.report(Outcome.STORAGE, str(error)))
-    folder = shared.instead(worker.local_directory)
-    private_folder(Path(folder))
-    return train_job(request, worker=worker.address, gpu=gpu_of(worker), folder=folder)
+        while following is not None:
+            report = train_job(following, worker=address, gpu=gpu_of(worker), folder=folder)
+            if take_report is None or task.is_over() or report.outcome not in RESULTS:
+                break
+            _open[key] = task
+            take_report(key, address, report)
+            following = task.next()
+    finally:
+        task.close()
+        _open.pop(key, None)
+    return encode_report(report), address
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:

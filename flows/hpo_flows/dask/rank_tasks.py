@@ -8,13 +8,12 @@ time.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,20 +24,23 @@ from distributed.scheduler import KilledWorker
 
 from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
-from hpo_core.execution.job_requests import JobRequests
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.process_group import LOST_PEER, gang_report
-from hpo_core.training.request import JobRequest, RankPlace, decode_report, encode_request
+from hpo_core.training.request import JobRequest, JobRequests, RankPlace, decode_report, encode_request
+from hpo_flows.dask.cluster_calls import Cancellation, SchedulerClient
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
-from hpo_flows.dask.on_worker import SharedFolder, cancel_attempts, offer_next, studies_here, train
-from hpo_flows.dask.worker_facts import SchedulerClient
+from hpo_flows.dask.on_worker import SharedFolder, offer_next, studies_here, train
 
 OWN_END_SECONDS = 5.0
 """Time for the ranks of a gang to end by themselves, and say why, when one is gone; then they are cancelled."""
+
+
+_Key = tuple[int, int, int | msgspec.UnsetType]
+"""Trial, attempt, and number of the unit where it is one, as reports name them."""
 
 
 @dataclass
@@ -61,8 +63,7 @@ class _Rank(NamedTuple):
     submitted: _Submitted
     number: int
     job: Job
-    key: tuple[int, ...]
-    """Trial, attempt and number of the unit, as reports name them."""
+    key: _Key
     request: JobRequest
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
@@ -96,10 +97,8 @@ class RankTasks:
         connection: to the scheduler.
         watch: of the workers.
         room: says which workers are where.
-        requests: of the study.
+        requests: of the study, whose name Dask's keys begin with.
         shared: the study's folder, as workers are told of it.
-        study: its name, which Dask's keys begin with.
-        folder: absolute study folder.
         timeout: seconds that a worker may take to answer.
     """
 
@@ -111,18 +110,16 @@ class RankTasks:
         *,
         requests: JobRequests,
         shared: SharedFolder,
-        study: str,
-        folder: str,
         timeout: float,
     ) -> None:
         self._client = connection.client
         self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
-        self._study, self._folder = study, Path(folder)
-        self._cancellation = Cancellation(connection, watch, folder=folder, timeout=timeout)
+        self._study, self._folder = requests.setup.study, Path(requests.setup.folder)
+        self._cancellation = Cancellation(connection, watch, folder=requests.setup.folder, timeout=timeout)
         self._id = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
-        self._submitted: dict[tuple[int, ...], _Submitted] = {}
-        """Jobs and units that are not reported, by trial, attempt and number of the unit."""
+        self._submitted: dict[_Key, _Submitted] = {}
+        """Jobs and units that are not reported."""
         self._tasks: dict[str, _Task] = {}
         """Tasks that have not ended, by Dask's key."""
         self._asking: dict[JobKey, str] = {}
@@ -150,7 +147,7 @@ class RankTasks:
         if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
-        key = job.key if job.unit is None else (*job.key, job.unit.number)
+        key = (*job.key, msgspec.UNSET if job.unit is None else job.unit.number)
         submitted = _Submitted(job, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
@@ -191,7 +188,9 @@ class RankTasks:
         late = time.monotonic() - OWN_END_SECONDS
         with self._lock:
             gangs = [
-                key for key, each in self._submitted.items() if each.failed_at is not None and each.failed_at <= late
+                each.job.key
+                for each in self._submitted.values()
+                if each.failed_at is not None and each.failed_at <= late
             ]
         self._cancellation.request(gangs)
 
@@ -230,8 +229,14 @@ class RankTasks:
     def _start(self, rank: _Rank, *, may_be_open: bool = False, again: bool = False) -> None:
         # Have a task train the rank: one that is open, else a new one. ``again``: a task of the rank's own has ended
         # without training it, and Dask may know its key still.
-        if may_be_open and self._started_in_open_task(rank):
-            return
+        wanted = self._workers_for(rank)
+        with self._lock:
+            for key, task in list(self._open.items()) if may_be_open else ():
+                if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
+                    self._open.pop(key).rank = rank
+                    if offer_next(key, rank.request):
+                        return
+                    task.rank = None  # it is ending
         job = rank.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
@@ -239,7 +244,7 @@ class RankTasks:
         if again:
             unit = f"{unit}/again"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
-        address = self._chosen_worker(rank)
+        address = wanted[0] if wanted else ""
         workers = [address] if address else list(self._watch.well()) if self._watch.some_are_out() else None
         task = _Task(key, rank, address)
         with self._lock:
@@ -264,34 +269,21 @@ class RankTasks:
             raise
         task.future.add_done_callback(self._task_ended)
 
-    def _chosen_worker(self, rank: _Rank) -> str:
-        """Address of the worker that the rank goes to; empty: Dask picks one.
+    def _workers_for(self, rank: _Rank) -> Sequence[str] | None:
+        """Addresses of the workers that may take the rank, the best first; None: Dask picks one.
 
         Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
         trial looks free to Dask.
         """
         if rank.workers is not None:
-            return rank.home or rank.workers[0]
-        if not (rank.home or rank.request.asks):
-            return ""
+            return (rank.home,) if rank.home else rank.workers
+        if not (rank.home or rank.request.asks or self._asking):
+            return None
         free = self._free_threads()
         if free[rank.home] > 0:
-            return rank.home
-        best = max(free, key=lambda address: (free[address], address), default="")
-        return best if free[best] > 0 else ""
-
-    def _started_in_open_task(self, rank: _Rank) -> bool:
-        wanted = (rank.home,) if rank.home else rank.workers
-        if wanted is None and self._asking:
-            wanted = tuple(address for address, count in self._free_threads().items() if count > 0)
-        with self._lock:
-            for key, task in list(self._open.items()):
-                if (wanted is None or task.address in wanted) and self._watch.is_well(task.address):
-                    self._open.pop(key).rank = rank
-                    if offer_next(key, encode_request(rank.request)):
-                        return True
-                    task.rank = None  # it is ending
-        return False
+            return (rank.home,)
+        there = [(count, address) for address, count in free.items() if count > 0]
+        return [address for _, address in sorted(there, reverse=True)]
 
     def _forget(self, key: str) -> _Task | None:
         self._open.pop(key, None)
@@ -328,7 +320,7 @@ class RankTasks:
             return rank.without_result(Outcome.LOST, message)
         except Exception as error:
             return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
-        if rank.key != _reported_key(report):
+        if rank.key != (report.trial, report.attempt, report.unit):
             return None
         return msgspec.structs.replace(report, worker=worker)
 
@@ -353,80 +345,17 @@ class RankTasks:
                 submitted.store.unlink(missing_ok=True)
         submitted.on_report(submitted.job, gang_report(reports) if len(reports) > 1 else reports[0])
 
-    def _open_task_reported(self, key: str, address: str, data: bytes) -> None:
-        report = msgspec.structs.replace(decode_report(data), worker=address)
+    def _open_task_reported(self, key: str, address: str, report: Report) -> None:
+        report = msgspec.structs.replace(report, worker=address)
         with self._lock:
             task = self._tasks.get(key)
-            if task is None or task.rank is None or task.rank.key != _reported_key(report):
+            if task is None or task.rank is None or task.rank.key != (report.trial, report.attempt, report.unit):
                 return
             rank, task.rank, task.address = task.rank, None, address
             self._open[key] = task
             if rank.request.asks:
                 self._asking[rank.job.key] = address
         self._take_report(rank, report)
-
-
-class Cancellation:
-    """Sends the attempts to cancel to every worker; a worker that does not answer is not called again and again.
-
-    Args:
-        connection: to the scheduler.
-        watch: of its workers.
-        folder: of the study.
-        timeout: seconds that a worker may take to answer.
-    """
-
-    def __init__(self, connection: SchedulerClient, watch: ClusterWatch, *, folder: str, timeout: float) -> None:
-        self._connection = connection
-        self._watch = watch
-        self._folder = folder
-        self._timeout = timeout
-        self._waiting: dict[str, set[tuple[int, ...]]] = {}
-        """Attempts that a worker was not sent yet, by its address. On the client's loop only."""
-        self._called: set[str] = set()
-        """Addresses of workers with a call under way."""
-        self._over: set[JobKey] = set()
-
-    def request(self, attempts: Sequence[tuple[int, ...]]) -> None:
-        """Cancel these attempts (trial, attempt), or units of them (trial, attempt, number); returns at once."""
-        if attempts and self._connection.is_open:
-            self._connection.client.loop.add_callback(self._send, set(attempts))
-
-    def let_go(self, waiting: Mapping[JobKey, str]) -> None:
-        """End processes that wait for an answer; returns at once.
-
-        Args:
-            waiting: addresses of their workers, by the attempt that they reported.
-        """
-        for key, address in waiting.items() if self._connection.is_open else ():
-            self._over.add(key)
-            self._connection.client.loop.add_callback(self._call, address, {key})
-
-    @property
-    def over(self) -> tuple[JobKey, ...]:
-        """Attempts that were let go, and whose worker may not know it yet."""
-        return tuple(self._over)
-
-    # On the client's loop.
-
-    async def _send(self, attempts: set[tuple[int, ...]]) -> None:
-        await asyncio.gather(*(self._call(address, attempts) for address in self._watch.well()))
-
-    async def _call(self, address: str, attempts: set[tuple[int, ...]]) -> None:
-        self._waiting.setdefault(address, set()).update(attempts)
-        if address in self._called:
-            return
-        self._called.add(address)
-        try:
-            while waiting := self._waiting.pop(address, None):
-                with contextlib.suppress(Exception):  # what cannot be reached cannot be cancelled
-                    call = self._connection.client.run(
-                        cancel_attempts, self._folder, sorted(waiting), workers=[address], on_error="ignore"
-                    )
-                    await asyncio.wait_for(call, self._timeout)
-                self._over -= waiting
-        finally:
-            self._called.discard(address)
 
 
 def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
@@ -447,8 +376,3 @@ def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | Non
 
 def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _reported_key(report: Report) -> tuple[int, ...]:
-    attempt = report.trial, report.attempt
-    return attempt if report.unit is msgspec.UNSET else (*attempt, report.unit)

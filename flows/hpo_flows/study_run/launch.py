@@ -22,7 +22,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import notices, oversubscription
 from hpo_core.study import Study
 from hpo_core.terminal.output import RunResult, err, out, print_run_result
-from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end
+from hpo_core.terminal.without_terminal import ENDS, interrupt_at_end, outlive_terminal
 from hpo_core.views.failure_reasons import command_after, cure_words, failures_of, next_command, no_result_words
 from hpo_core.views.summary import notices_of, other_best_words, summarize
 from hpo_flows.early_interrupt import one_interrupt, raise_at_interrupt
@@ -53,6 +53,7 @@ def launch(
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
     """
+    outlive_terminal(f"the study goes on, and `hpo status {name}` shows how it stands")
     session = Session(home, name, spec=spec, force=force, extend=extend)
     session.action = action
     shown = session.spec.prefect.tasks != "off" if prefect is None else prefect
@@ -69,7 +70,7 @@ def launch(
     def ended(study: Study, summary: Summary) -> None:
         drawn.close()
         try:
-            _finish(session, summary, as_json, file)
+            _finish(session, study, summary, as_json=as_json, file=file)
         except (HpoError, typer.Exit) as error:  # the exit code of the study; its flow run has a state of its own
             outcome.append(error)
 
@@ -112,8 +113,7 @@ def _say(console: Console, as_json: bool, line: str) -> None:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
-    study = Study.open(session.name, session.journal, reading=True)
+def _finish(session: Session, study: Study, summary: Summary, *, as_json: bool, file: str) -> None:
     known = summarize(study)
     rule = known.rule if summary.reason else ""
     result = RunResult(

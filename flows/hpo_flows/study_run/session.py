@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.executor import Executor
+from hpo_core.execution.executor import Executor, RunParts
 from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
-from hpo_core.execution.run_parts import RunParts
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -279,13 +278,14 @@ class Session:
         self.executor.take_over()
         self.trackers.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
-        observers = [*(make(study) for make in self._observers), *wired.observers]
+        observers = [make(study) for make in self._observers]
         loop = Loop(
             study,
             self.wrap(study, wired),
             placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
+            ticks=wired.ticks,
             takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:

@@ -25,8 +25,7 @@ from prefect.exceptions import Abort, CancelledRun, Pause
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
-from hpo_core.execution.executor import Executor
-from hpo_core.execution.run_parts import RunParts
+from hpo_core.execution.executor import Executor, RunParts
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study

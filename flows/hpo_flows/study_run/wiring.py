@@ -1,4 +1,4 @@
-"""The one place that assembles a run: which placer, executors and observers a study gets, as its settings say."""
+"""The one place that assembles a run: which placer and executors a study gets, as its settings say."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpo_core.execution.enqueue_requests import EnqueueRequests
+from hpo_core.execution.executor import RunParts
 from hpo_core.execution.hopping.hopping_executor import hopping
 from hpo_core.execution.placing import packing
-from hpo_core.execution.run_parts import RunParts
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.pool.executor import sharing
@@ -43,7 +43,7 @@ def wire(
         executor=cluster,
         meter=cluster,
         threads=cluster.room.threads,
-        observers=[EnqueueRequests(study, folder)],
+        ticks=[EnqueueRequests(study, folder).on_tick],
     )
     cluster.follow(study.demand)
     parts.news(cluster.news)

@@ -284,9 +284,9 @@ class HoppedJob:
             request: of the job; it names the metrics that must be there.
         """
         metrics = self.curve.at(self.job.target)
-        bad = request.not_finite(metrics)
+        bad = request.setup.not_finite(metrics)
         try:
-            check_required(request, metrics)
+            check_required(request.setup, metrics, self.job.target)
         except ObjectiveError as error:
             return self.failed(Outcome.ERROR, str(error))
         assert self.state is not None

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.execution.executor import Executor, Inbox, OnReport, RunParts
 from hpo_core.execution.hopping.hopped_job import HoppedJob, ProgressFiles
-from hpo_core.execution.job_requests import JobRequests
-from hpo_core.execution.run_parts import RunParts
 from hpo_core.hopper.board import PlannedUnit, UnitTimes
 from hpo_core.hopper.hop_policies import POLICIES
 from hpo_core.hopper.hop_schedule import HopSchedule
@@ -29,6 +27,7 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import all_at_once, create_method
+from hpo_core.training.request import JobRequests
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import msgspec
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Job
-from hpo_core.training.child.messages import RunJob, send
 from hpo_core.training.child.processes import children, resident
 from hpo_core.training.objective import cuda_is_initialized
 from hpo_core.training.request import JobRequest
@@ -52,14 +51,12 @@ class ChildProcess:
         for descriptor in (self.result_in, self.output_in):
             os.set_blocking(descriptor, True)
         self.idle_since = 0.0
-        self.last = (-1, -1)
-        """The attempt (trial, attempt) that it served last, once it waits."""
-        self.asks_for: Job | None = None
-        """The job whose end it reported and within whose training it waits; None: it waits for any, or not at all."""
+        self.last: JobRequest | None = None
+        """The attempt that it served last, once it waits; None: it was forked ahead of its first one."""
+        self.asks = False
+        """True if it waits within the training of that attempt, for the next job of its trial alone."""
         self.cpu = 0.0
         """Processor seconds of its earlier attempts."""
-        self._serves: tuple[object, ...] = ()
-        """Demand of its attempts; empty before the first one of a process that stays."""
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
     def close_childs_ends(self) -> None:
@@ -83,24 +80,16 @@ class ChildProcess:
                 self._open.discard(descriptor)
                 os.close(descriptor)
 
-    def order(self, request: JobRequest) -> bool:
-        """Give it an attempt; False where it is gone."""
-        self._serves = demand_of(request) if self.stays or request.asks else ()
-        try:
-            send(self.orders_in, RunJob(request))
-        except BrokenPipeError:
-            return False
-        return True
-
     @property
     def waits_until(self) -> float:
-        return self.idle_since + (IDLE_SECONDS if self.asks_for is None else ANSWER_SECONDS)
+        return self.idle_since + (ANSWER_SECONDS if self.asks else IDLE_SECONDS)
 
     def serves(self, request: JobRequest) -> bool:
         """True if it may begin the attempt now: it is like those before, and this has not waited too long."""
-        if self.asks_for is not None and not continues(self.asks_for, request):
-            return False
-        like = self._serves == demand_of(request) if self._serves else self.stays == (request.setup.process == "kept")
+        if self.last is None:
+            like = self.stays == (request.setup.process == "kept")
+        else:
+            like = demand_of(self.last) == demand_of(request) and (not self.asks or continues(self.last.job, request))
         return like and time.monotonic() < self.waits_until
 
     def wait_from_now(self) -> None:

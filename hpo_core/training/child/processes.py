@@ -208,7 +208,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAISED)
 
 
-def aborted_for_memory(status: int, printed: str) -> bool:
+def _aborted_for_memory(status: int, printed: str) -> bool:
     return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
 
 
@@ -237,6 +237,37 @@ def outcome_of_sigkill(kills: int | None) -> tuple[Outcome, str]:
     return Outcome.CRASHED, (
         f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
         "time, or the training itself sent the signal."
+    )
+
+
+def outcome_of_exit(code: int, *, status: int, oom_kills: int | None, printed: str = "") -> tuple[Outcome, str]:
+    """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
+
+    Args:
+        code: ``si_code``.
+        status: ``si_status``: exit code or signal number.
+        oom_kills: the kernel's out-of-memory kills while the process ran.
+        printed: the end of its output.
+    """
+    if code == os.CLD_EXITED:
+        return Outcome.CRASHED, (
+            f"The training process exited by itself with code {status} before it reported. Look for os._exit() or a "
+            "library that ends the process; the end of its log is in the detail."
+        )
+    if status == signal.SIGKILL:
+        return outcome_of_sigkill(oom_kills)
+    if _aborted_for_memory(status, printed):
+        return Outcome.OUT_OF_MEMORY, (
+            "A native library ended the training process, for it got no memory; the end of its log is in the detail. "
+            + MEMORY_CURE
+        )
+    try:
+        name = f"signal {status} ({signal.Signals(status).name})"
+    except ValueError:
+        name = f"signal {status}"
+    return Outcome.CRASHED, (
+        f"The training process was killed by {name}. A native library crashed, or somebody ended it; "
+        "the stack at that moment is in its log."
     )
 
 

@@ -16,6 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -68,6 +69,17 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
+class WaitingProcess(NamedTuple):
+    """The process that stayed after an attempt."""
+
+    pid: int
+    last: JobRequest
+    """The request of that attempt."""
+    asks_until: float | None
+    """Monotonic time until which it waits within a training, for the next job of its trial alone. None: it waits for
+    any attempt like its last one."""
+
+
 class Trainer:
     """A zygote and the socket to it: runs jobs of one objective, each in a process that the zygote forked.
 
@@ -102,11 +114,8 @@ class Trainer:
         self._measured: Usage | None = None
         self._gpu_meter: GpuMeter | None = None
         self.closed = False
-        self.waiting: tuple[int, JobRequest | None] = 0, None
-        """Id of the process that stayed for the next attempt, if it is there still, and its last request; 0: none.
-        Its pool sets it back where it ends that process."""
-        self._asks_since: float | None = None
-        """Monotonic time since which that process waits within a training, for the next job of its trial alone."""
+        self.waiting: WaitingProcess | None = None
+        """The process that stayed, which may have ended by now; its pool sets it to None where it ends that process."""
         self.study_folder = ""
         """Folder of the study that its last attempt is of, by which cancels name it; its pool sets it."""
         self.heartbeats = 0
@@ -134,15 +143,15 @@ class Trainer:
         Args:
             folder: only of the study in this folder; empty: of any.
         """
-        request = self.waiting[1]
-        if self._asks_since is None or time.monotonic() >= self._asks_since + ANSWER_SECONDS or request is None:
+        waiting = self.waiting
+        if waiting is None or waiting.asks_until is None or time.monotonic() >= waiting.asks_until:
             return None
-        return request.job if folder in ("", self.study_folder) else None
+        return waiting.last.job if folder in ("", self.study_folder) else None
 
     def let_go(self) -> None:
         """End the process that waits for the study's answer, if there is one; any job may begin in its place."""
         if (job := self.asks_for()) is not None:
-            self._asks_since, self.waiting = None, (0, None)
+            self.waiting = None
             self._send(Cancel(*job.key))
 
     def distance(self, request: JobRequest) -> float:
@@ -151,9 +160,10 @@ class Trainer:
         0: a process waits for such an attempt; 1: none stayed; 2: one waits that must end first; 3: on another device;
         infinite: one waits for the next job of another trial.
         """
-        asked, last = self.asks_for(), self.waiting[1]
-        if last is None:
+        asked, waiting = self.asks_for(), self.waiting
+        if waiting is None:
             return 1
+        last = waiting.last
         if asked is not None:
             return 0 if last.setup.folder == request.setup.folder and continues(asked, request) else math.inf
         if demand_of(last) == demand_of(request):
@@ -163,12 +173,14 @@ class Trainer:
     @property
     def idle(self) -> JobRequest | None:
         """Last request of a process that waits for any attempt like it; None: none waits."""
-        pid, last = self.waiting
-        return last if self.asks_for() is None and process_state(pid) else None
+        waiting = self.waiting
+        if waiting is None or self.asks_for() is not None or not process_state(waiting.pid):
+            return None
+        return waiting.last
 
     def end_idle(self) -> None:
-        if (last := self.waiting[1]) is not None:
-            self._send(Cancel(*last.job.key))
+        if (waiting := self.waiting) is not None:
+            self._send(Cancel(*waiting.last.job.key))
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -266,8 +278,9 @@ class Trainer:
                 elif meter is not None and isinstance(report.usage, Usage):
                     report = msgspec.structs.replace(report, usage=meter.with_gpu(report.usage))
         except HpoError as error:
-            # a fault of this worker, not of the trial: another one may be able to import the objective
-            outcome, reason = Outcome.LOST, f"{type(error).__name__}: {error}"
+            if not self.closed:  # during the import, which then fails
+                # a fault of this worker, not of the trial: another one may be able to import the objective
+                outcome, reason = Outcome.LOST, f"{type(error).__name__}: {error}"
         finally:
             self._measured = self._lowered = None
             self._cancelled = None  # the next study may well have an attempt of the same number
@@ -283,7 +296,7 @@ class Trainer:
         since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
         since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading, attempt = False, request.job.key
-        self.waiting, self._asks_since = (0, None), None
+        self.waiting = None
 
         def on_exceeded(reason: str) -> None:
             self._send(Cancel(request.job.trial, request.job.attempt, reason))
@@ -306,8 +319,10 @@ class Trainer:
                     return None, ""
                 case Finished(report, stays=stays, asks=asks) if (report.trial, report.attempt) == attempt:
                     self.child = 0  # a report of another attempt was written by user code
-                    self.waiting = stays, request if stays else None
-                    self._asks_since = time.monotonic() if asks and self._cancelled != attempt else None
+                    if stays:
+                        is_asking = asks and self._cancelled != attempt
+                        until = time.monotonic() + ANSWER_SECONDS if is_asking else None
+                        self.waiting = WaitingProcess(stays, request, until)
                     return report, ""
                 case Started(pid):
                     self.child = pid

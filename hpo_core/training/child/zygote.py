@@ -33,7 +33,6 @@ from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome
 from hpo_core.training.child.attempt_process import AttemptProcess, find_thread_pools, open_descriptors
 from hpo_core.training.child.child_process import ChildProcess
-from hpo_core.training.child.life_and_limits import RunningChild
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -59,6 +58,7 @@ from hpo_core.training.child.processes import (
     process_state,
     reap,
 )
+from hpo_core.training.child.running_attempt import RunningAttempt
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
 from hpo_core.training.partition_data import is_loaded, partition_data
@@ -111,7 +111,7 @@ class Zygote:
         self._control = control
         self._inbox = MessageInbox()
         self._function: Callable[..., Any] | None = None
-        self._child: RunningChild | None = None
+        self._child: RunningAttempt | None = None
         self._waiting: ChildProcess | None = None
         """The process that stayed, or was forked ahead; one waits or runs, never both."""
         self._progress = SharedProgress()
@@ -123,24 +123,32 @@ class Zygote:
         signal.set_wakeup_fd(wakeup_in)
         self._selector = selectors.PollSelector()  # no descriptor of its own that a fork would share
         self._selector.register(control, selectors.EVENT_READ, self._on_message)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child_exit)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
 
     def serve(self) -> NoReturn:
         """Answer the trainer until it goes away; then exit."""
         while True:
-            deadline = None if self._child is None else self._child.next_deadline()
+            deadline = None if self._child is None else self._child.watch.next_deadline()
             if self._waiting is not None:
                 deadline = self._waiting.waits_until
             timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
+            a_child_ended = False
             for key, _ in self._selector.select(timeout):
-                key.data()
+                if key.fileobj == self._wakeup:
+                    a_child_ended = True
+                elif not key.data():  # nothing more comes from there
+                    self._selector.unregister(key.fileobj)
+            if self._child is not None and (settled := self._child.settled) is not None and settled.stays:
+                self._keep(self._child, settled)
+            if a_child_ended:  # last: its pipes are closed then
+                self._on_child_exit()
             if self._child is not None:
-                if (usage := self._child.check_limits()) is not None:
+                if (usage := self._child.watch.check()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
                 self._end_waiting()
 
-    def _on_message(self) -> None:
+    def _on_message(self) -> bool:
         try:
             data = os.read(self._control, 1 << 16)
             messages = list(self._inbox.feed(data))
@@ -155,22 +163,24 @@ class Zygote:
                 case RunJob():
                     self._start(message.request)
                 case Ping():
-                    self._send(Pong(self._child is not None and self._child.ending))
+                    self._send(Pong(self._child is not None and self._child.watch.ending))
                 case Cancel() | Lower():
                     self._tell_child(message)
+        return True
 
     def _tell_child(self, message: Cancel | Lower) -> None:
         child, key = self._child, (message.trial, message.attempt)
-        if self._waiting is not None and self._waiting.last == key and isinstance(message, Cancel):
+        last = None if self._waiting is None else self._waiting.last
+        if last is not None and last.job.key == key and isinstance(message, Cancel):
             self._end_waiting()
         if child is None or child.request.job.key != key:
             return
         if isinstance(message, Lower):
-            child.lower(message.memory)
+            child.watch.lower(message.memory)
         elif message.exceeded:
-            child.stop_for_memory(message.exceeded)
+            child.watch.stop_for_memory(message.exceeded)
         else:
-            child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
+            child.watch.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 
     def _prepare(self, message: Prepare) -> None:
         own_descriptors = open_descriptors()
@@ -208,21 +218,24 @@ class Zygote:
         import_filesystem(request.setup.checkpoint_base)  # s3fs takes a second of processor time
         process = self._waiting or self._fork(stays=request.setup.process == "kept")
         try:
-            child = RunningChild(request, process, self._progress, self._objective_processes)
+            child = RunningAttempt(request, process, self._progress, self._objective_processes)
         except StorageError as error:
             process.wait_from_now()
             self._waiting = process
             self._send(Finished(request.report(Outcome.STORAGE, str(error))))
             return
-        if not process.order(request) and process is self._waiting:  # it has just gone
-            child.log.close()
-            self._end_waiting()
-            self._start(request)
-            return
-        self._waiting = process.asks_for = None
+        try:
+            send(process.orders_in, RunJob(request))
+        except BrokenPipeError:
+            if process is self._waiting:  # it has just gone
+                child.log.close()
+                self._end_waiting()
+                self._start(request)
+                return
+        self._waiting, process.asks = None, False
         self._child = child
-        for descriptor, read in ((process.result, child.read_result), (process.output, child.read_output)):
-            self._selector.register(descriptor, selectors.EVENT_READ, partial(self._read, child, descriptor, read))
+        self._selector.register(process.result, selectors.EVENT_READ, child.read_result)
+        self._selector.register(process.output, selectors.EVENT_READ, partial(child.log.copy, process.output))
         self._send(Started(process.pid))
 
     def _fork(self, *, stays: bool) -> ChildProcess:
@@ -238,15 +251,13 @@ class Zygote:
         process.close_childs_ends()
         return process
 
-    def _keep(self, child: RunningChild, settled: Settled) -> None:
+    def _keep(self, child: RunningAttempt, settled: Settled) -> None:
         for descriptor in (child.process.result, child.process.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child, self._waiting = None, child.process
-        child.process.last = child.request.job.key
-        if settled.asks:  # in the middle of its training
-            child.process.asks_for = child.request.job
-        else:
+        child.process.last, child.process.asks = child.request, settled.asks
+        if not settled.asks:  # else it is in the middle of its training
             kill_children({child.process.pid, *self._objective_processes})  # orphans of the attempt
         child.process.cpu += settled.cpu
         report = child.final_report(os.CLD_EXITED, 0, settled.cpu)
@@ -269,12 +280,6 @@ class Zygote:
         kill_children(self._objective_processes)
         process.close()
 
-    def _read(self, child: RunningChild, descriptor: int, read: Callable[[], bool]) -> None:
-        if child is self._child and not read():  # it may have ended in this very turn
-            self._selector.unregister(descriptor)
-        if child is self._child and child.settled is not None and child.settled.stays:
-            self._keep(child, child.settled)
-
     def _on_child_exit(self) -> None:
         # Reap the child once it has ended, and send its report to the trainer; called at each SIGCHLD.
         with contextlib.suppress(BlockingIOError):
@@ -296,7 +301,7 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        if child.was_given_to_nobody:
+        if child.watch.was_given_to_nobody:
             child.log.forget()
             child.log.close()
             child.process.close()

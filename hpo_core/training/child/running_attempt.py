@@ -1,4 +1,4 @@
-"""RunningChild: the zygote's view of the child in which an attempt trains: its life, its limits, its report.
+"""The zygote's view of an attempt that a child trains: its output and report, its limits and its end.
 
 ::
 
@@ -33,12 +33,10 @@ from hpo_core.training.child.child_process import ChildProcess
 from hpo_core.training.child.messages import Finished, MalformedMessageError, MessageInbox, Settled
 from hpo_core.training.child.meter import AttemptMeter
 from hpo_core.training.child.processes import (
-    MEMORY_CURE,
-    aborted_for_memory,
     exceeded,
     is_stopped,
     oom_kills,
-    outcome_of_sigkill,
+    outcome_of_exit,
     process_state,
     refused,
 )
@@ -47,6 +45,10 @@ from hpo_core.training.request import JobRequest
 
 LOG_TAIL_BYTES = 4096
 """Bytes from the end of an attempt's output that its report repeats."""
+_READS_PER_TURN = 16
+"""Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
+_READS_TO_DRAIN = 256
+"""Reads that empty any pipe, once nobody writes to it."""
 
 
 class AttemptLog:
@@ -81,6 +83,18 @@ class AttemptLog:
             self._size += written
             self._dropped += len(data) - written
 
+    def copy(self, descriptor: int, reads: int = _READS_PER_TURN) -> bool:
+        """Append what a pipe holds so far; False once nothing more can come."""
+        for _ in range(reads):
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            self.write(data)
+        return True
+
     def tail(self) -> str:
         return self._end.decode("utf-8", "replace")
 
@@ -100,10 +114,6 @@ class AttemptLog:
         os.close(self._file)
 
 
-_READS_PER_TURN = 16
-"""Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
-_READS_TO_DRAIN = 256
-"""Reads that empty any pipe, once nobody writes to it."""
 _LIMIT_GRACE = 0.1
 """Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
 SETTLE_SECONDS = 10.0
@@ -121,14 +131,147 @@ def _stopwatch(*limits: float | None) -> Stopwatch:
     return Stopwatch(2 * _look_seconds(*limits), time.monotonic)
 
 
-class RunningChild:
-    """One child, from before its fork until it is reaped.
-
-    A process may serve several attempts, one after another; each has a view of its own.
+class ChildWatch:
+    """Watches a child while it trains, and ends it at the first limit that it exceeds.
 
     Args:
-        request: what it is to do.
-        process: in which it does it.
+        request: of its attempt; names the limits.
+        process: the child.
+        progress: page shared with it.
+        meter: measures what it uses.
+    """
+
+    def __init__(
+        self, request: JobRequest, process: ChildProcess, progress: SharedProgress, meter: AttemptMeter
+    ) -> None:
+        self._setup, self._target, self._in_gang = request.setup, request.job.target, request.gang is not None
+        self._process, self._progress, self._meter = process, progress, meter
+        self.ending = self.has_reported = self.has_ended = False
+        """The child was told to end, or has reported and only has to exit; it has reported; it was reaped."""
+        self.stopped_for: tuple[Outcome, str] | None = None
+        """Outcome and message of the attempt that was stopped here; None: it was not."""
+        self._spent = _stopwatch(self._setup.timeout)
+        self._spent.reset(0.0 if request.job.unit is None else request.job.unit.elapsed)
+        self._still = _stopwatch(self._setup.stall_timeout, self._setup.storage_timeout)
+        self._limits = {False: self._setup.stall_timeout, True: self._setup.storage_timeout}
+        """Seconds that a step may take, and one that stores a checkpoint."""
+        self._last_step = 0.0, False
+        """Time of the child's last progress, and True if it stores a checkpoint."""
+        self.end_within(self._setup.grace)
+        start = request.job.checkpoint.resource if request.job.checkpoint else 0
+        if process.asks and process.last is not None:  # it stands there, with or without a checkpoint
+            start = process.last.job.target
+        self._start = start
+        progress.begin(start)
+
+    @property
+    def was_given_to_nobody(self) -> bool:
+        return self._process.idle_since > 0 and not self._progress.begun and self.stopped_for is None
+
+    def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
+        """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
+        if self.stopped_for is not None or self.has_reported:
+            return
+        self.stopped_for = outcome, message
+        if self.has_ended:  # the number may be somebody else's by now
+            return
+        self.ending = True
+        self.end_within(self._setup.grace if grace is None else grace)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def stop_for_memory(self, message: str) -> None:
+        self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
+
+    def lower(self, memory: int) -> None:
+        """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
+        self._meter.lower(memory)
+
+    def reported(self) -> None:
+        """The child sent its report, and has the grace period to end, or to put back what the attempt changed."""
+        self.has_reported = True
+        if not self.has_ended:
+            self.ending = True
+            settle = min(SETTLE_SECONDS, self._setup.zygote_timeout / 2) if self._process.stays else 0.0
+            self.end_within(self._setup.grace + settle)
+
+    def end_within(self, grace: float) -> None:
+        self._grace, self._ending = grace, _stopwatch(grace)
+
+    def next_deadline(self) -> float:
+        now, setup = time.monotonic(), self._setup
+        if self.ending:
+            return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
+        limit = self._limits[self._last_step[1]]
+        left = [] if limit is None else [limit - self._still.elapsed()]
+        if setup.timeout is not None:
+            left.append(setup.timeout - self._spent.elapsed())
+        # the child may switch from one limit to the other at any moment, without a message
+        looks = _look_seconds(setup.timeout, setup.stall_timeout, setup.storage_timeout)
+        return min(self._meter.next_at, now + min([looks, *left]))
+
+    def check(self) -> Usage | None:
+        """Stop the child at its first exceeded limit; kill it once its grace period is over.
+
+        Returns:
+            What is new of its use, once its profile is complete; None: nothing.
+        """
+        if self.was_given_to_nobody and is_stopped(self._process.pid):
+            self._process.kill()
+        if self.ending:
+            if self._ending.elapsed() >= self._grace:
+                self._process.kill()
+                self.end_within(1.0)
+            return None
+        resource, when, storing = self._progress.read(self._target)
+        if (when, storing) != self._last_step:  # the stopwatch counts from the last change
+            self._last_step = when, storing
+            self._still = _stopwatch(self._setup.stall_timeout, self._setup.storage_timeout)
+            self._still.reset(min(time.monotonic() - when, self._still.max_gap))
+        timeout, limit = self._setup.timeout, self._limits[storing]
+        where = f"it had done {resource} of {self._target} steps"
+        if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
+            message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
+            self.stop(Outcome.TIMEOUT, message)
+        elif limit is not None and self._still.elapsed() >= limit and storing:
+            self.stop(
+                Outcome.STORAGE,
+                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
+                "store, then resume the study.",
+            )
+        elif limit is not None and self._still.elapsed() >= limit:
+            # of a gang: a rank that waits for one that hangs sleeps
+            state = process_state(self._process.pid) if self._in_gang else ""
+            self.stop(
+                Outcome.HUNG,
+                f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
+                f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
+                "Raise the limit if steps take that long.",
+            )
+        if self.ending or time.monotonic() < self._meter.next_at:
+            return None
+        self._meter.sample()
+        most, share = self._meter.limit, self._meter.share
+        if most is not None and share is not None and self._meter.memory > most:
+            self.stop_for_memory(exceeded(share, self._meter.memory))
+        return self._meter.news(self.units(is_done=False))
+
+    def units(self, *, is_done: bool) -> int:
+        """Units that the attempt has trained; ``is_done``: all of them."""
+        return (self._target if is_done else self._progress.read(self._target)[0]) - self._start
+
+    def stood_still(self) -> float:
+        """Seconds of the attempt in which this process itself stood still."""
+        self._spent.elapsed()
+        return self._spent.stood_still
+
+
+class RunningAttempt:
+    """One attempt in a child process, from before its order until the child is reaped, or waits for the next one.
+
+    Args:
+        request: of the attempt.
+        process: that trains it.
         progress: page shared with it.
         without: process ids of children of the zygote that do not belong to the attempt.
 
@@ -143,55 +286,14 @@ class RunningChild:
         self.process = process
         self.settled: Settled | None = None
         """Message of the child after its report, where its process may stay for the next attempt."""
-        self.ending = self._ended = False
-        """The child was told to end, or has reported and only has to exit; it was reaped."""
         place = log_path(request.job.trial, request.job.attempt, request.rank)
         self.log = AttemptLog(Path(request.setup.folder) / place, request.setup.log_limit)
-        self._progress = progress
         self._inbox = MessageInbox()
         self._started = time.time()
-        self._spent = _stopwatch(request.setup.timeout)
-        self._spent.reset(0.0 if request.job.unit is None else request.job.unit.elapsed)
-        self._still = _stopwatch(request.setup.stall_timeout, request.setup.storage_timeout)
-        self._limits = {False: request.setup.stall_timeout, True: request.setup.storage_timeout}
-        """Seconds that a step may take, and one that stores a checkpoint."""
-        self._last_step = 0.0, False
-        """Time of the child's last progress, and True if it stores a checkpoint."""
         self._oom_kills = oom_kills()
         self._done: Finished | None = None
-        self._stop_reason: tuple[Outcome, str] | None = None
-        self._end_within(request.setup.grace)
-        self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
-        if process.asks_for is not None:  # it stands there, with or without a checkpoint
-            self._start = process.asks_for.target
-        progress.begin(self._start)
         self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
-
-    @property
-    def was_given_to_nobody(self) -> bool:
-        return self.process.idle_since > 0 and not self._progress.begun and self._stop_reason is None
-
-    def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
-        """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
-        if self._stop_reason is not None or self._done is not None:
-            return
-        self._stop_reason = outcome, message
-        if self._ended:  # the number may be somebody else's by now
-            return
-        self.ending = True
-        self._end_within(self.request.setup.grace if grace is None else grace)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.process.pid, signal.SIGTERM)
-
-    def stop_for_memory(self, message: str) -> None:
-        self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
-
-    def lower(self, memory: int) -> None:
-        """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
-        self._meter.lower(memory)
-
-    def _end_within(self, grace: float) -> None:
-        self._grace, self._ending = grace, _stopwatch(grace)
+        self.watch = ChildWatch(request, process, progress, self._meter)
 
     def read_result(self, reads: int = _READS_PER_TURN) -> bool:
         """Read what the child wrote so far; False once nothing more can come or matter."""
@@ -207,9 +309,9 @@ class RunningChild:
                     self._accept(message)
             except MalformedMessageError as error:
                 if self._done is not None:  # its result counts, and the process is ended
-                    self._end_within(self.request.setup.grace)
+                    self.watch.end_within(self.request.setup.grace)
                     return False
-                self.stop(
+                self.watch.stop(
                     Outcome.CRASHED,
                     f"The training process wrote to the descriptor its report goes through: {error}. Write to "
                     "descriptors that the training function opened, and close no others.",
@@ -222,90 +324,14 @@ class RunningChild:
         if isinstance(message, Settled) and self._done is not None:
             self.settled = message
             if not message.stays:
-                self._end_within(self.request.setup.grace)  # its exit functions may take so long
+                self.watch.end_within(self.request.setup.grace)  # its exit functions may take so long
             return
         if not isinstance(message, Finished) or self._done is not None:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
-        if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
+        if (message.report.trial, message.report.attempt) != job.key:
             raise MalformedMessageError("the report of another attempt")
         self._done = message
-        if not self._ended:
-            self.ending = True
-            settle = min(SETTLE_SECONDS, self.request.setup.zygote_timeout / 2) if self.process.stays else 0.0
-            self._end_within(self.request.setup.grace + settle)
-
-    def read_output(self, reads: int = _READS_PER_TURN) -> bool:
-        """Copy what was printed so far into the log; False once nothing more can come."""
-        for _ in range(reads):
-            try:
-                data = os.read(self.process.output, 1 << 16)
-            except BlockingIOError:
-                return True
-            if not data:
-                return False
-            self.log.write(data)
-        return True
-
-    def next_deadline(self) -> float:
-        now, request = time.monotonic(), self.request
-        if self.ending:
-            return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
-        limit = self._limits[self._last_step[1]]
-        left = [] if limit is None else [limit - self._still.elapsed()]
-        if request.setup.timeout is not None:
-            left.append(request.setup.timeout - self._spent.elapsed())
-        # the child may switch from one limit to the other at any moment, without a message
-        looks = _look_seconds(request.setup.timeout, request.setup.stall_timeout, request.setup.storage_timeout)
-        return min(self._meter.next_at, now + min([looks, *left]))
-
-    def check_limits(self) -> Usage | None:
-        """Stop the child at its first exceeded limit; kill it once its grace period is over.
-
-        Returns:
-            What is new of its use, once its profile is complete; None: nothing.
-        """
-        if self.was_given_to_nobody and is_stopped(self.process.pid):
-            self.process.kill()
-        if self.ending:
-            if self._ending.elapsed() >= self._grace:
-                self.process.kill()
-                self._end_within(1.0)
-            return None
-        resource, when, storing = self._progress.read(self.request.job.target)
-        if (when, storing) != self._last_step:  # the stopwatch counts from the last change
-            self._last_step = when, storing
-            self._still = _stopwatch(self.request.setup.stall_timeout, self.request.setup.storage_timeout)
-            self._still.reset(min(time.monotonic() - when, self._still.max_gap))
-        timeout, limit = self.request.setup.timeout, self._limits[storing]
-        where = f"it had done {resource} of {self.request.job.target} steps"
-        if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
-            message = f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it."
-            self.stop(Outcome.TIMEOUT, message)
-        elif limit is not None and self._still.elapsed() >= limit and storing:
-            self.stop(
-                Outcome.STORAGE,
-                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
-                "store, then resume the study.",
-            )
-        elif limit is not None and self._still.elapsed() >= limit:
-            # of a gang: a rank that waits for one that hangs sleeps
-            state = "" if self.request.gang is None else process_state(self.process.pid)
-            self.stop(
-                Outcome.HUNG,
-                f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
-                f"{f', and its process was {state}' if state else ''}. The stack at that moment is in its log. "
-                "Raise the limit if steps take that long.",
-            )
-        if self.ending or time.monotonic() < self._meter.next_at:
-            return None
-        self._meter.sample()
-        most, share = self._meter.limit, self._meter.share
-        if most is not None and share is not None and self._meter.memory > most:
-            self.stop_for_memory(exceeded(share, self._meter.memory))
-        return self._meter.news(self._units())
-
-    def _units(self) -> int:
-        return self._progress.read(self.request.job.target)[0] - self._start
+        self.watch.reported()
 
     def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
         """The report of a child that has ended: its own, or one made from its exit status; with what it used.
@@ -317,10 +343,10 @@ class RunningChild:
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
-        self.ending = self._ended = True
-        self.read_output(_READS_TO_DRAIN)
+        self.watch.ending = self.watch.has_ended = True
+        self.log.copy(self.process.output, _READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
-        printed, done, reason = self.log.tail(), self._done, self._stop_reason
+        printed, done, reason = self.log.tail(), self._done, self.watch.stopped_for
         if done is not None and (reason is None or done.report.outcome in RESULTS):
             report = done.report
             self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
@@ -335,39 +361,7 @@ class RunningChild:
                     reason = reason[0], reason[1] + refused(self.request.portion)
             report = self.request.report(*reason, detail=printed, started=self._started)
         has_result = self._done is not None and self._done.report.outcome in RESULTS
-        units = self.request.job.target - self._start if has_result else self._units()
-        usage = self._meter.usage(time.monotonic(), cpu=cpu, units=units)
-        self._spent.elapsed()
-        still = round(self._spent.stood_still, 3) if self._spent.stood_still else report.stood_still
+        usage = self._meter.usage(time.monotonic(), cpu=cpu, units=self.watch.units(is_done=has_result))
+        stood_still = self.watch.stood_still()
+        still = round(stood_still, 3) if stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)
-
-
-def outcome_of_exit(code: int, *, status: int, oom_kills: int | None, printed: str = "") -> tuple[Outcome, str]:
-    """Outcome and message for the exit, as ``waitid`` describes it, of a process that did not report.
-
-    Args:
-        code: ``si_code``.
-        status: ``si_status``: exit code or signal number.
-        oom_kills: the kernel's out-of-memory kills while the process ran.
-        printed: the end of its output.
-    """
-    if code == os.CLD_EXITED:
-        return Outcome.CRASHED, (
-            f"The training process exited by itself with code {status} before it reported. Look for os._exit() or a "
-            "library that ends the process; the end of its log is in the detail."
-        )
-    if status == signal.SIGKILL:
-        return outcome_of_sigkill(oom_kills)
-    if aborted_for_memory(status, printed):
-        return Outcome.OUT_OF_MEMORY, (
-            "A native library ended the training process, for it got no memory; the end of its log is in the detail. "
-            + MEMORY_CURE
-        )
-    try:
-        name = f"signal {status} ({signal.Signals(status).name})"
-    except ValueError:
-        name = f"signal {status}"
-    return Outcome.CRASHED, (
-        f"The training process was killed by {name}. A native library crashed, or somebody ended it; "
-        "the stack at that moment is in its log."
-    )
