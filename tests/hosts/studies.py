@@ -21,7 +21,7 @@ from hpo_core.training.request import JobRequests
 from tests.hosts.lab import ROOT, Lab, Process
 from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost
-from tests.security.test_tls_addresses import certificate
+from tests.security.test_dask_ports import certificate
 from tests.waiting import eventually
 
 T = TypeVar("T")
