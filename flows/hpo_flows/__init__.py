@@ -5,6 +5,7 @@
 are the Prefect tasks of every study, for hooks.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from hpo_flows.prefect_pages.tune_flow import epoch, generation, job, rung
 
 __all__ = ["epoch", "generation", "job", "rerun", "resume", "rung", "tune", "tune_file"]
+# of a flow that a script calls without a server: Prefect's own 20 s are too few for a busy machine
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 _TASKS = ("epoch", "generation", "job", "rung")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import secrets
 import sys
@@ -30,6 +31,8 @@ from hpo_core.spec.sections import (
 from hpo_core.spec.sent_functions import called_name, function_name
 from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
+
+log = logging.getLogger("hpo.python")
 
 
 def objective_settings(
@@ -62,6 +65,8 @@ def objective_settings(
             f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
             f"{type(error).__name__}: {error}"
         ) from error
+    if found.gaps:
+        log.warning("hpo.tune: the space of the objective may lack a parameter; space= names all. %s", found.words())
     data |= {"style": "optuna", "space": found.space}
     return data | (
         {"constraints": found.constraints} if found.constraints else {}

@@ -314,7 +314,7 @@ def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
 
 
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
-    """Print the space of an Optuna objective, found by calling it some 200 times up to its first report."""
+    """Print the space of an Optuna objective, found by calling it up to its first report, 200 times or for 30 s."""
     from hpo_core.spec.study_yaml import in_one_line
     from hpo_core.training.objective import load_objective
     from hpo_core.training.optuna_space import find_space
@@ -327,8 +327,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
         sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
     if found.mode is not None:
         err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
-    gaps = f" Not tried: {'; '.join(found.gaps)}." if found.gaps else ""
-    err.say(f"Called {found.calls} times, but once at random.{gaps} What is suggested only elsewhere is missing.")
+    err.say(found.words())
 
 
 def partition(

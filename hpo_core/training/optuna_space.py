@@ -24,7 +24,7 @@ from hpo_core.training.optuna_trial import (
 )
 
 CALLS = 200
-MAX_SECONDS = 60.0
+MAX_SECONDS = 30.0
 """Seconds after which no call begins any more: an objective that never reports trains in full each time."""
 
 
@@ -128,6 +128,10 @@ class FoundSpace:
     """Names of the constraints set before the first report."""
     mode: str | None
     """``min`` or ``max``, where the objective looks at ``trial.study.direction``."""
+
+    def words(self) -> str:
+        gaps = f" Not tried: {'; '.join(self.gaps)}." if self.gaps else ""
+        return f"Called {self.calls} times, but once at random.{gaps} What is suggested only elsewhere is missing."
 
 
 def find_space(objective: Callable[[Any], Any]) -> FoundSpace:

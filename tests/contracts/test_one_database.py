@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -46,12 +44,3 @@ def test_journal_and_mlflow_live_in_it_together(database: str, tmp_path: Path) -
     assert experiment.artifact_location == (tmp_path / "mlartifacts").as_uri()
     assert len(client.search_runs([experiment.experiment_id])) == 1 + len(study.state.trials)
     assert not list(tmp_path.glob("*.db")), "no SQLite file beside it"
-
-
-@pytest.mark.slow
-def test_two_first_users_at_once_do_not_break_its_migrations(database: str) -> None:
-    use = "import sys; from hpo_core.tracking.mlflow_client import open_client; open_client(sys.argv[1])"
-    processes = [subprocess.Popen([sys.executable, "-c", use, database], stderr=subprocess.PIPE) for _ in range(2)]
-    for process in processes:
-        _, said = process.communicate(timeout=600)
-        assert process.returncode == 0, said.decode()[-2000:]

@@ -13,7 +13,7 @@ KINDS = {
     "local": "local:LocalThreads",
     "address": "address:RunningScheduler",
     "slurm": "slurm:SlurmJobs",
-    "local_cuda": "local_cuda:GpuThreads",
+    "local_cuda": "local:GpuThreads",
 }
 """Module of this package and class, by ``cluster.kind``; a further kind is a further line."""
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from abc import abstractmethod
 from typing import Any
 
 import distributed
 
-from hpo_core.spec.sections import LocalClusterSpec
+from hpo_core.model.errors import SpecError
+from hpo_core.spec.sections import LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.training.worker import trainers
-from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, scheduler_options
+from hpo_flows.dask.clusters.kind import LOOPBACK, ClusterKind, Settings, optional_package, scheduler_options
 
 
 class ThreadKind(ClusterKind[Settings]):
@@ -93,3 +95,38 @@ class LocalThreads(ThreadKind[LocalClusterSpec]):
     @property
     def starting_workers(self) -> int:
         return super().starting_workers if self.settings.scales is None else 1
+
+
+class GpuThreads(ThreadKind[LocalCudaClusterSpec]):
+    """A worker for each GPU; the processes that train for it see that GPU alone."""
+
+    def workers(self) -> dict[Any, dict[str, Any]]:
+        """One worker with one slot for each GPU.
+
+        Raises:
+            SpecError: there is none.
+        """
+        return {f"gpu-{number}": {"gpu": number} for number in visible_devices()}
+
+
+def visible_devices() -> list[str]:
+    """``CUDA_VISIBLE_DEVICES`` of this process, or all GPUs the driver knows.
+
+    Raises:
+        SpecError: there is none.
+    """
+    chosen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if chosen:
+        return chosen
+    pynvml = optional_package("pynvml", "local_cuda", "gpu")
+    try:
+        pynvml.nvmlInit()
+        found = [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        pynvml.nvmlShutdown()
+    except Exception as error:  # NVMLError, and another kind where library and driver differ
+        raise SpecError(
+            f"cluster.kind = 'local_cuda' finds no NVIDIA driver here ({error}). Install it, or use kind: local."
+        ) from None
+    if not found:
+        raise SpecError("cluster.kind = 'local_cuda' finds no GPU on this machine. Use kind: local.")
+    return found
