@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -47,15 +48,11 @@ def remaining_units(study: Study) -> int | None:
 
 
 class Pace:
-    """Units per second since this controller began, for the ETA.
+    """Units per second since this controller began, for the ETA."""
 
-    Args:
-        before: seconds since then.
-    """
-
-    def __init__(self, study: Study, before: float = 0.0) -> None:
+    def __init__(self, study: Study) -> None:
         self._study = study
-        self._started = time.monotonic() - before
+        self._started = time.monotonic()
         self._units = study.state.resource_used
         self._jobs = study.state.completed_jobs
         self._last: tuple[int, float] = (0, 0.0)
@@ -166,14 +163,15 @@ class PlainLines:
     """A line per report, for pipes and logs.
 
     Args:
-        sparse: whether a line waits until two percent more of the time have passed, so that a long study writes some
-            hundred lines and not one for each of its reports. Warnings and a halt are always written.
+        each: number of lines after which a line waits until two percent more of the time have passed, so that a long
+            study writes some hundred lines and not one for each of its reports. Warnings, a halt and the first
+            failures of a kind are always written.
     """
 
-    def __init__(self, study: Study, write: Callable[[str], None], *, sparse: bool = False) -> None:
+    def __init__(self, study: Study, write: Callable[[str], None], *, each: float = math.inf) -> None:
         self._study = study
         self._write = write
-        self._sparse = sparse
+        self._each = each
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._next = 0.0
@@ -184,10 +182,12 @@ class PlainLines:
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
-        self._unwritten = line, terminal_text(report.message), report.trial
-        elapsed = self._pace.elapsed()
-        if elapsed >= self._next:
-            self._next = (elapsed + redraw_seconds(elapsed)) if self._sparse else 0.0
+        message, elapsed = terminal_text(report.message), self._pace.elapsed()
+        self._unwritten = line, message, report.trial
+        is_new = report.outcome not in RESULTS and message not in self._told and len(self._told) < 100
+        if elapsed >= self._next or is_new:
+            self._each -= 1
+            self._next = elapsed + redraw_seconds(elapsed) if self._each <= 0 else 0.0
             self._write_latest()
         for line in warnings:
             self._write(line)

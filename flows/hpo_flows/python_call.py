@@ -6,8 +6,6 @@ its words come from, and that its result is returned.
 
 from __future__ import annotations
 
-import ast
-import builtins
 import logging
 import multiprocessing
 import shutil
@@ -24,7 +22,6 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotF
 from hpo_core.model.file_urls import sqlite_url, working_folder
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
-from hpo_core.model.syntax_tree import syntax_tree
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.result import Result
 from hpo_core.search.search_settings import SearchSettings
@@ -48,7 +45,6 @@ from hpo_core.spec.study_file import differing_setting, with_places
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.training.attempt import PARAMS_HAVE
 from hpo_core.views.failure_reasons import cure_in_python, failed_words
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.prefect_api.connection import is_in_flow_run
@@ -145,7 +141,8 @@ def tune(
         max_seconds: seconds after which the study halts (``stop.seconds``).
         max_trials: number of configurations (``search.configs``).
         target: value of the first metric that is good enough (``stop.target``).
-        fail_fast: whether an exception of the training function is raised here when no trial has reported before it.
+        fail_fast: whether an exception of the training function is raised here, as ``hpo.ObjectiveError`` with its type
+            and words, when no trial has reported before it.
         progress: whether the terminal or the notebook shows how the study goes on.
         prefect: how Prefect runs the study: ``off``, ``jobs``, ``rungs``, or ``hpo.Prefect(...)`` with tags for its
             concurrency limits.
@@ -334,9 +331,9 @@ def _drive(
 ) -> Result:
     shown = shown and session.spec.prefect.tasks != "off"
     progress = progress and not (shown and is_in_flow_run())  # the log of the flow run shows how it goes on
-    first, failures = _FirstError(), list[str]()
+    failures: list[str] = []
     if fail_fast:
-        session.add_observer(first.watch)
+        session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
     session.trackers.say = log.info
@@ -360,10 +357,6 @@ def _drive(
         except KeyboardInterrupt as interrupt:
             interrupt.add_note(_how_to_go_on(session))
             raise interrupt.with_traceback(None) from None
-        except Exception as error:
-            if error is first.error:  # the program's own frames say nothing about it
-                raise error.with_traceback(None) from None
-            raise
     return Result(session.name, session.home, temporary=session.temporary)
 
 
@@ -391,48 +384,15 @@ def _cure(session: Session, study: Study) -> str:
 class _FirstError(Observer):
     """Raises the exception of the training function, where no trial has reported before it."""
 
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def watch(self, study: Study) -> _FirstError:
-        """Watch a study."""
+    def __init__(self, study: Study) -> None:
         self._study = study
-        return self
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         if report.outcome is Outcome.ERROR and not self._study.state.completed_jobs:
-            self.error = exception_of(report)
-            raise self.error
-
-
-def exception_of(report: Report) -> Exception:
-    """The exception that ended an attempt, with its traceback as a note.
-
-    It has its own type where that is Python's, or the only one of this name in this process.
-    """
-    kind, _, words = report.message.partition(": ")
-    known = getattr(builtins, kind, None)
-    types = [known] if isinstance(known, type) and issubclass(known, Exception) else [*_exceptions(kind)]
-    error: Exception = ObjectiveError(report.message)
-    if len(types) == 1:
-        try:
-            key, hint, _ = words.partition(PARAMS_HAVE)
-            error = types[0](
-                ast.literal_eval(syntax_tree(key, "<key>", "eval")) if issubclass(types[0], KeyError) else words
-            )
-            if hint:
-                error.add_note(report.message)
-        except Exception:  # it takes other arguments, such as UnicodeDecodeError
-            pass
-    where = f"raised in trial {report.trial}, attempt {report.attempt}, by the training function"
-    error.add_note(f"{where}:\n{report.detail}" if report.detail else where)
-    return error
-
-
-def _exceptions(name: str, kind: type[Exception] = Exception) -> set[type[Exception]]:
-    """The exceptions of this name that this process knows."""
-    found = {one for each in kind.__subclasses__() for one in _exceptions(name, each)}
-    return found | {kind} if kind.__name__ == name else found
+            error = ObjectiveError(report.message)
+            where = f"raised in trial {report.trial}, attempt {report.attempt}, by the training function"
+            error.add_note(f"{where}:\n{report.detail}" if report.detail else where)
+            raise error
 
 
 class _Callbacks(Observer):

@@ -48,6 +48,7 @@ class ShownProgress:
         self._on = on
         self._console = console
         self._cell: Cell | None = None
+        self._waits = False
         self._board: NotebookBoard | LiveBoard | None = None
 
     def __enter__(self) -> ShownProgress:
@@ -66,12 +67,15 @@ class ShownProgress:
             return self._board
         if self._console is not None:
             return PlainLines(study, lambda line: print(terminal_text(line), flush=True))
-        return PlainLines(study, write_line, sparse=True)
+        return PlainLines(study, write_line, each=0)
 
     def wait_for(self, words: str) -> None:
         """Show what the end of the study waits for."""
         if self._board is not None:
             self._board.wait_for(words)
+        elif self._console is not None and not self._waits:
+            self._waits = True
+            print(f"{words} ...", flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -4,6 +4,9 @@ All policy is in ``hpo_core.retraining``; the steps are in ``hpo_flows.retrainin
 study a subflow.
 """
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,14 +16,45 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 from pydantic import Field
 
+from hpo_core.home import Home
+from hpo_core.retraining.promotion_policy import Rules
 from hpo_core.retraining.repeated_studies import absolute_path
 from hpo_core.security.masking import mask_logs
+from hpo_core.security.private_files import LockFile
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
 from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.retraining_run import Retraining, RetrainingBusyError, Rules, check_function, only_retraining
+from hpo_flows.retraining_run import Retraining, check_function
 
 __all__ = ["Rules", "retrain"]
+
+
+class RetrainingBusyError(Exception):
+    """Another run retrains the model; its text says which."""
+
+
+@contextmanager
+def only_retraining(home: Home, model: str, who: str) -> Iterator[None]:
+    """Hold the lock of a model.
+
+    The kernel gives it back when this process ends, also after ``kill -9``: nothing has to be cleaned up.
+
+    Args:
+        who: what others are told who ask meanwhile.
+
+    Raises:
+        RetrainingBusyError: another process holds it, or this one.
+    """
+    place = home.make_folder("retraining") / f"{model}.lock"
+    with closing(LockFile(place, f"the retraining of model {model!r}")) as lock:
+        if not lock.take(fcntl.LOCK_EX):
+            raise RetrainingBusyError(lock.read() or "another run")
+        lock.write(who)
+        try:
+            yield
+        finally:
+            lock.write("")
+            lock.give_back()
 
 
 def run_name(model: str, scheduled: datetime, run: str) -> str:

@@ -79,7 +79,7 @@ class CheckpointError(HpoError):
 
 
 class ObjectiveError(HpoError):
-    """The training function broke its contract (missing metric, wrong order of calls, early end)."""
+    """The training function raised, or broke its contract (missing metric, wrong order of calls, early end)."""
 
 
 class StorageError(HpoError):

@@ -250,6 +250,10 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
         return self.violation > 0
 
 
+CONTROLLER_GONE = "the controller that ran this attempt is gone"
+"""Message of attempts that ended with their controller: it was interrupted, or killed."""
+
+
 class AttemptFailed(_JobFact, frozen=True):
     """An attempt ended without a result; the job is wanted again unless the trial is abandoned."""
 

@@ -32,7 +32,14 @@ from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import halt_words
-from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, placement_lines, rule_words
+from hpo_core.views.summary import (
+    exhausted_words,
+    failed_attempts,
+    notices_of,
+    other_best_words,
+    placement_lines,
+    rule_words,
+)
 
 FAILURES, TURNS = 50, 50
 """Rows of the tables of failures and of the course."""
@@ -160,7 +167,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(spec.objectives)} objectives"))
     running = f", {granted_words(study)}" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
-    about = f"{state.failed_attempts:,} lost or failed attempts{running}"
+    about = f"{failed_attempts(state):,} lost or failed attempts{running}"
     tiles.append(("jobs done", f"{state.completed_jobs:,}", about))
     used = state.resource_used
     if used and series.lineage is not None:  # each trial is a session of a longer training

@@ -26,6 +26,7 @@ from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.run_artifacts import WEIGHTS, Trained, loading_words, write_model
 from hpo_core.tracking.tracked_study import MetricPoint
 from hpo_core.tracking.tracker_links import legal_key, param_value, run_url
+from hpo_core.training.evaluation import Evaluation
 
 
 class Repeat(msgspec.Struct, frozen=True):
@@ -65,6 +66,35 @@ class ModelCard(msgspec.Struct, frozen=True):
     @property
     def losses(self) -> list[float]:
         return [repeat.loss for repeat in self.repeats]
+
+    def scores(self, found: Sequence[Evaluation]) -> tuple[ExampleLosses, ...]:
+        """Losses of the repeats as an evaluation found them."""
+        return tuple(
+            ExampleLosses(one.metrics[self.metric] * self.sign, one.mean, examples=one.examples, losses=one.in_order)
+            for one in found
+        )
+
+
+class Champion(msgspec.Struct, frozen=True):
+    """The champion's card, and its losses on the new data."""
+
+    version: int
+    card: ModelCard
+    scores: tuple[ExampleLosses, ...]
+    losses: tuple[float, ...]
+    """Per example of the new data, of the model that serves."""
+
+    @property
+    def now(self) -> list[float]:
+        """Losses of all repeats on the new data."""
+        return [one.loss for one in self.scores]
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """Decision to tune again or not, with its reason."""
+
+    tunes: bool
+    words: str
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -23,8 +23,32 @@ from collections.abc import Sequence
 from statistics import fmean, stdev, variance
 
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 
 from hpo_core.model.errors import SpecError
+
+
+class Rules(BaseModel):
+    """When to tune again, and what a challenger must show."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repeats: int = Field(default=5, ge=2, le=50, description="Seeds that each configuration is trained with.")
+    drift_limit: float = Field(
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Kolmogorov-Smirnov distance of the champion's losses per example, from "
+        "which on parameters are tuned again instead of trained again.",
+    )
+    level: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Level of the one-sided Welch test of a challenger, over seeds and examples.",
+    )
+    margin: float = Field(default=0.0, ge=0, description="A gain up to it is not worth a change; unit: the metric's.")
+    timeout: float = Field(default=3600.0, gt=0, description="Seconds that one evaluation may take.")
 
 
 class ExampleLosses(msgspec.Struct, frozen=True):

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.events import Entry
 from hpo_core.model.rng import derive_seed
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DATA_PARAMETER
+from hpo_core.study import Study
+from hpo_core.training.evaluation import TrainedModel
 
 
 def repeats_spec(
@@ -68,6 +70,39 @@ def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
     if record is None or len(record.params) % repeats:
         raise SpecError(f"Study {spec.study!r} does not hold {repeats} repeats of one trial.")
     return list(range(len(record.params) - repeats, len(record.params)))
+
+
+def trained_models(study: Study, trials: Sequence[int], folder: str) -> list[TrainedModel]:
+    """The models of the repeats, by their trial numbers, for an evaluation.
+
+    Args:
+        folder: of the study.
+
+    Raises:
+        HpoError: a repeat has no result with a checkpoint.
+    """
+    spec, models = study.spec, []
+    for number in trials:
+        trial = study.state.trials[number]
+        checkpoint = trial.checkpoint()
+        finite = bool(trial.results) and trial.results[-1].loss is not None and not trial.infeasible
+        if not finite or checkpoint is None or checkpoint.resource != trial.resource:
+            raise HpoError(
+                f"Study {study.name!r}: repeat {number} has no finite, feasible result with a checkpoint "
+                f"({trial.status}); nothing was changed. `hpo show {study.name} --trial {number}` says why; training "
+                "functions must track their model (trial.track). Started again, all is trained anew."
+            )
+        models.append(
+            TrainedModel(
+                number,
+                spec.constants | trial.params,
+                spec.training_seed(number),
+                folder=folder,
+                checkpoint=checkpoint,
+                base=spec.checkpoint_base,
+            )
+        )
+    return models
 
 
 def tuning_spec(source: StudySpec, name: str, *, data: str, studies: Sequence[str], key: str) -> StudySpec:

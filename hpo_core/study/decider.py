@@ -9,6 +9,7 @@ from typing import Any
 from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.errors import HpoError, ObjectiveError
 from hpo_core.model.events import (
+    CONTROLLER_GONE,
     NO_VIOLATION,
     AbandonRequested,
     AttemptFailed,
@@ -95,9 +96,10 @@ class Decider:
                 yield CapacityChanged(EMPTY)
                 if state.halted is not None:
                     yield StudyReopened()
-                gone = "the controller that ran this attempt is gone"
                 for grant in list(state.running.values()):
-                    lost = Report(trial=grant.trial, attempt=grant.attempt, outcome=Outcome.LOST, message=gone)
+                    lost = Report(
+                        trial=grant.trial, attempt=grant.attempt, outcome=Outcome.LOST, message=CONTROLLER_GONE
+                    )
                     yield from self._failed(grant, lost)
             case ExtensionRequested():
                 yield StudyExtended(stimulus.configs)

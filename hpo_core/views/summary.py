@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.events import JobGranted, JobPlaced
+from hpo_core.model.events import CONTROLLER_GONE, JobGranted, JobPlaced
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
@@ -147,10 +147,16 @@ def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) 
     )
 
 
+def failed_attempts(state: StudyState) -> int:
+    """Attempts that were lost or failed, without those that ended with their controller: a pause is no failure."""
+    failures = (failure for trial in state.trials for failure in trial.failures)
+    return sum(failure.message != CONTROLLER_GONE for failure in failures)
+
+
 def summarize(study: Study) -> StudySummary:
     """The summary of a study; O(front + running jobs)."""
     spec, state, names = study.spec, study.state, RungNames(study.spec)
-    checkpoint = state.best_checkpoint()
+    halted, checkpoint = None if study.finished else state.halted, state.best_checkpoint()
     return StudySummary(
         study=study.name,
         method=spec.search.method,
@@ -159,14 +165,14 @@ def summarize(study: Study) -> StudySummary:
         metric=spec.metric.name,
         mode=spec.metric.mode,
         status=study.status,
-        reason=exhausted_words(study) if state.halted is None else state.halted.reason,
-        rule="" if state.halted is None else state.halted.rule,
+        reason=exhausted_words(study) if halted is None else halted.reason,
+        rule="" if halted is None else halted.rule,
         trials=len(state.trials),
         jobs=state.completed_jobs,
         running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),
         waiting=tuple(state.waiting),
         abandoned=state.abandoned_trials,
-        failed_attempts=state.failed_attempts,
+        failed_attempts=failed_attempts(state),
         resource=state.resource_used,
         constraints=tuple(spec.constraints),
         infeasible=state.infeasible_results,

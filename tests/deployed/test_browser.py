@@ -122,22 +122,6 @@ def fill(within: Any, label: str, value: str, nth: int = 0) -> None:
     field(within, label, nth).locator("input, textarea").first.fill(value)
 
 
-def choose(page: Any, control: Any, value: str) -> None:
-    """A list that opens while the form takes what was chosen before closes again: then it is opened once more."""
-    from playwright.sync_api import TimeoutError
-
-    option = page.get_by_role("option", name=value, exact=True)
-    for opened_again_after in (5_000, 20_000, PATIENCE):
-        control.get_by_role("button", name=re.compile("^Select ")).first.click()
-        try:
-            option.click(timeout=opened_again_after)
-            return
-        except TimeoutError:
-            if opened_again_after == PATIENCE:
-                raise
-            page.keyboard.press("Escape")  # it is open still where the machine is busy
-
-
 def add_float(page: Any, name: str, low: str, high: str) -> None:
     rows = field(page, "Float (Optional)")
     rows.get_by_text("Add item", exact=True).click()
@@ -169,7 +153,7 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside:
     page = page_inside
     page.goto(form_of(deployed, "tune"))
     field(page, "Objective").wait_for()
-    choose(page, field(page, "Objective"), "tests.flows.objectives:good")
+    fill(page, "Objective", "tests.flows.objectives:good")
     fill(field(page, "Metric"), "Name", "loss")
     add_float(page, "x", "-1", "1")
     page.screenshot(path=pictures / "form.png")

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.deployed.test_browser import add_float, choose, field, fill, form_of, page, page_inside, pictures
+from tests.deployed.test_browser import add_float, field, fill, form_of, page, page_inside, pictures, started_run
 from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
@@ -39,7 +38,7 @@ def open_form(
     """The form with all that it cannot do without, as quickly as a person who knows what to type."""
     page.goto(form_of(deployed, "tune"))
     field(page, "Objective").wait_for()
-    choose(page, field(page, "Objective"), objective)
+    fill(page, "Objective", objective)
     fill(page, "Name (Optional)", name)
     if tab != "ASHA":  # which is open
         field(page, "Search").get_by_text(tab, exact=True).first.click()
@@ -50,21 +49,7 @@ def open_form(
 
 def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
     page.wait_for_timeout(500)  # the forms hand on what was typed a moment later
-    button = page.get_by_role("button", name="Submit", exact=True)
-    button.click()
-    pressed = time.monotonic()
-    wanted = {"deployments": {"name": {"any_": ["tune", "rows"]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
-    deadline = time.monotonic() + 300
-    while True:
-        runs = deployed.api("flow_runs/filter", wanted)
-        if made := [run for run in runs if run["parameters"].get("name") == name]:
-            break
-        assert time.monotonic() < deadline, page.inner_text("body")[:4000]
-        if time.monotonic() - pressed > 60 and button.count():  # on a busy machine a press may come to nothing
-            button.click()
-            pressed = time.monotonic()
-        page.wait_for_timeout(1000)
-    ended = deployed.ended(made[0]["id"])
+    ended = deployed.ended(started_run(deployed, page, "tune"))
     assert ended["state_type"] == "COMPLETED", (ended["state"], ended["parameters"], deployed.logs(ended["id"]))
     assert ended["name"] == f"tune-{name}"
     return ended

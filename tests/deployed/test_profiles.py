@@ -99,7 +99,7 @@ def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(ROOT)
     permissions = Permissions.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
     assert "digits/study.yaml" in permissions.study_files()
-    assert permissions.load("digits/study.yaml").objective in permissions.known_objectives()
+    permissions.load("digits/study.yaml")
     assert settings["PREFECT_SERVER_API_HOST"] == "127.0.0.1"
 
 

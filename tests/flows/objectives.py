@@ -79,11 +79,6 @@ def raises(trial):
         raise ValueError(f"width {trial.params['x']:.3f} is not what I like")
 
 
-def silent(trial):
-    for _ in trial.steps():
-        trial.report(other=1.0)
-
-
 def nan(trial):
     weights = Weights()
     trial.track(weights=weights)

@@ -45,7 +45,7 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     steps = {one["name"]: one for one in task_runs(hpo, runs[0])}
     assert list(steps) and {one["state_type"] for one in steps.values()} == {"COMPLETED"}
     read = {f"read study {name}" for name in ("cmp-1", "cmp-2", "full")}
-    assert set(steps) == read | {"put side by side", "write the page"}
+    assert set(steps) == read | {"put side by side"}
     assert re.match(r"best loss = \S+, \d+ jobs, finished$", steps["read study full"]["state"]["message"])
     inputs = [one["id"] for ones in steps["put side by side"]["task_inputs"].values() for one in ones]
     assert set(inputs) == {steps[name]["id"] for name in read}, "the graph has an edge from each study"

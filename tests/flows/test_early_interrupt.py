@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
+from hpo_flows.study_run import in_prefect
 from tests.flows.conftest import LIMIT, Runner
 
 
@@ -59,3 +63,16 @@ def test_an_interrupted_start_is_a_sentence(moment: str, tmp_path: Path) -> None
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()
         time.sleep(0.005)
     interrupted(process)
+
+
+def test_a_start_that_takes_long_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_prefect, "STILL_SECONDS", 0.01)
+    begun, said = threading.Event(), list[str]()
+
+    def inform(words: str) -> None:
+        said.append(words)
+        if len(said) == 2:
+            begun.set()
+
+    in_prefect._say_that_it_starts(cast(Any, SimpleNamespace(begun=begun, inform=inform)))
+    assert said == ["still starting, 0 s so far ..."] * 2

@@ -115,17 +115,12 @@ def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "says"),
-    [("raises", "ValueError: width .* is not what I like"), ("silent", "loss")],
-)
-def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
-    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}", prefect="auto", cluster=ONE), code=7)
+def test_an_objective_that_fails_from_the_start_halts(hpo: Runner) -> None:
+    facts = hpo.json("tune", hpo.study("raises", study="fails-raises", prefect="auto", cluster=ONE), code=7)
     assert facts["status"] == "halted"
     assert "5 trials failed before any succeeded" in facts["reason"]
-    assert re.search(says, facts["reason"]), facts["reason"]
-    named = {"flow_runs": {"name": {"any_": [f"tune-fails-{function}"]}}}
-    (run,) = ask(hpo.environment, "flow_runs/filter", named)
+    assert re.search("ValueError: width .* is not what I like", facts["reason"]), facts["reason"]
+    (run,) = flow_runs(hpo, "tune-fails-raises")
     assert run["state_type"] == "FAILED" and facts["reason"].rstrip(".") in run["state"]["message"]
 
 
@@ -144,6 +139,19 @@ def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, co
     assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
     assert f"next        hpo try {file}   (then: hpo tune {file} --name toy-2; " in text
     assert "It has no result to go on from: `--name toy-2` starts anew." in hpo.here("tune", file, code=3)
+
+
+@pytest.mark.slow
+def test_where_a_search_ends_is_said_on_terminal_in_json_and_report(hpo: Runner) -> None:
+    words = "5 configurations bring a trial to 3, and may not bring one to max_resource = 9. Use more configurations"
+    search = {"method": "asha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    process = hpo.start("tune", hpo.study(search=search), "--json")
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, out + err
+    facts = json.loads(out)
+    assert len(facts["notices"]) == 1 and words in facts["notices"][0] and words in " ".join(err.split())
+    assert words in Path(facts["report"]).read_text()
+    assert hpo.json("extend", "toy", "--configs", 4)["notices"] == [], "nine are enough"
 
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:

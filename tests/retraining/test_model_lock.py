@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hpo_core.home import Home
-from hpo_flows.retraining_run import RetrainingBusyError, only_retraining
+from hpo_flows.retrain import RetrainingBusyError, only_retraining
 from tests.flows.conftest import ROOT
 
 HOLD = """
 import sys, time
 from hpo_core.home import Home
-from hpo_flows.retraining_run import only_retraining
+from hpo_flows.retrain import only_retraining
 with only_retraining(Home(sys.argv[1]), "digits", "flow run first"):
     print("held", flush=True)
     time.sleep(600)

@@ -28,7 +28,7 @@ from hpo_core.terminal.output import SafeConsole, print_rows
 from hpo_core.tracking.mlflow_runs import study_params, study_tags, trial_params, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import param_value, tag_value
-from hpo_flows.prefect_pages.artifacts import best_markdown
+from hpo_flows.prefect_pages.artifacts import study_markdown
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
 from tests.retraining.test_promotion_decisions import decision
@@ -158,7 +158,7 @@ def test_artifacts_notes_and_decisions_escape_markdown() -> None:
     made = decision(promoted=True)
     card = msgspec.structs.replace(made.challenger, metric=f"loss {NASTY}", data=NASTY)
     nasty: Decision = msgspec.structs.replace(made, challenger=card, steps=(NASTY,), rows=((NASTY, (0.1, 0.2)),))
-    texts = [best_markdown(study), study_tags(fold, "halted", None)["mlflow.note.content"], nasty.markdown()]
+    texts = [study_markdown(study, "", {}), study_tags(fold, "halted", None)["mlflow.note.content"], nasty.markdown()]
     for text in texts:
         kinds, page = rendered(text)
         assert not kinds & (LIVE - {"code_inline"}), (kinds, text)
@@ -168,7 +168,7 @@ def test_artifacts_notes_and_decisions_escape_markdown() -> None:
             and "<a " not in page
             and not BAD.search(page.replace("\n", ""))
         )
-    assert rendered(best_markdown(study))[1].count("<td>") == 2 * 2 + len(study.front) * 6
+    assert rendered(study_markdown(study, "", {}))[1].count("<td>") == 2 * 2 + len(study.front) * 6
 
 
 # HTML.

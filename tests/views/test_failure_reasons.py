@@ -3,6 +3,7 @@ from __future__ import annotations
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.trial import Outcome
 from hpo_core.views.failure_reasons import failure_lines, failures_of
+from hpo_core.views.summary import summarize
 from tests.conftest import completed, failed, fresh, make_spec
 
 RANDOM = {"method": "random", "configs": 8, "max_resource": 1}
@@ -73,3 +74,12 @@ def test_exception_without_text_and_long_text() -> None:
 def test_the_log_is_that_of_the_rank_that_failed() -> None:
     study = reported((Outcome.CRASHED, "Rank 3 of 4: The training process exited"), 0.1)
     assert failures_of(study.state).groups[0].log == "logs/trial-00000-attempt-0.rank-3.log"
+
+
+def test_an_attempt_that_ended_with_its_controller_is_no_failed_one() -> None:
+    """A study that was paused and resumed told of "2 lost or failed attempts"."""
+    study = fresh(make_spec(search=RANDOM), MemoryJournal())
+    job, _ = study.set_capacity(2)
+    study.tell_report(failed(job, Outcome.CRASHED, "gone"))
+    study.recover("the next one")
+    assert summarize(study).failed_attempts == 1 < study.state.failed_attempts

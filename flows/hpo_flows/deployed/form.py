@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, Signature
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
@@ -38,14 +38,6 @@ Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSample
 # Slurm needs lines of a job script, which run code there: it stands in study files alone
 FormCluster = Annotated[LocalClusterSpec | AddressClusterSpec | LocalCudaClusterSpec, Field(discriminator="kind")]
 
-_OFFERED: dict[tuple[str, str], Callable[[Permissions], Collection[str]]] = {
-    ("StudyForm", "objective"): Permissions.known_objectives,
-    ("TuneFileForm", "file"): Permissions.study_files,
-    ("AddressClusterSpec", "address"): lambda allowed: [one for one in allowed.clusters if "://" in one],
-    ("SamplerSpec", "name"): lambda _: get_args(Sampler),
-}
-"""Settings whose values the deployment says; where it says none, the form takes any text."""
-
 
 class FormPart(BaseModel):
     """Parameters of a flow, which Prefect draws as a form."""
@@ -53,21 +45,9 @@ class FormPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @classmethod
-    def settings(cls) -> Schema:
-        """The JSON schema of the settings, with what the deployment offers."""
-        schema = cls.model_json_schema()
-        for (title, name), values in _OFFERED.items():
-            part = schema if schema["title"] == title else schema.get("$defs", {}).get(title)
-            if part is not None and (offered := list(values(Permissions.of_environment()))):
-                part["properties"][name] |= {"enum": offered}
-                if name in part.get("required", ()) and part is not schema:
-                    part["properties"][name][BEGINS] = offered[0]
-        return schema
-
-    @classmethod
     def form(cls) -> Schema:
         """The JSON schema of the form."""
-        schema = cls.settings()
+        schema = cls.model_json_schema()
         fields = {name: drawn(one, schema.get("$defs", {}), name) for name, one in schema["properties"].items()}
         return {"properties": fields, "required": schema.get("required", [])}
 
@@ -80,7 +60,7 @@ class FormPart(BaseModel):
         """
         given = {name: value for name, value in fields.items() if value is not None}
         check_plain(given, "form")
-        schema = cls.settings()
+        schema = cls.model_json_schema()
         given = read(schema, schema.get("$defs", {}), given, "form")
         try:
             return cls.model_validate(given)
@@ -167,6 +147,7 @@ class StudyForm(FormPart):
         for name, words in _WORDS.items():
             fields[name] = fields[name] | {"description": words}
         fields["objective"] = {"type": "string", "description": _WORDS["objective"]}
+        parts["SamplerSpec"]["properties"]["name"] |= {"enum": [*get_args(Sampler)]}
         for one in ("FloatParameter", "IntParameter"):  # whose inputs take numbers alone
             for end, words in (("low", "Smallest value."), ("high", "Largest value.")):
                 parts[one]["properties"][end]["description"] = words

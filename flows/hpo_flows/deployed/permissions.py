@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.errors import HpoError
 from hpo_core.model.short_text import shown
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
@@ -79,37 +78,12 @@ class Permissions:
             data_folder=_folder(found.get("HPO_DATA_FOLDER", "")),
         )
 
-    # What a form offers.
-
     def study_files(self) -> list[str]:
-        return sorted(self._specs())
-
-    def known_objectives(self) -> list[str]:
-        """Functions a form can list: those allowed by name, and those the study files use."""
-        used = ((spec.objective, spec.pythonpath) for spec in self._specs().values())
-        allowed = {name for name, folders in used if name is not None and self.allows_objective(name, folders)}
-        return sorted(allowed.union(entry for entry in self.objectives if ":" in entry))
-
-    def _specs(self) -> dict[str, StudySpec]:
-        found: dict[str, StudySpec] = {}
-        if self.folder is None:
-            return found
-        for path in self.folder.rglob("*"):
-            name = path.relative_to(self.folder)
-            is_hidden = any(part.startswith(".") for part in name.parts)  # a home holds copies of study files
-            if path.suffix in _SUFFIXES and not is_hidden and path.is_file() and self._is_inside(path):
-                with suppress(SpecError):
-                    found[name.as_posix()] = load_spec(path)
-        return found
-
-    # What a run may use.
-
-    def allows_objective(self, objective: str, folders: Sequence[str] = ()) -> bool:
-        try:
-            self.check_function("objective", objective, folders)
-        except NotAllowedError:
-            return False
-        return True
+        """Names of the study files that a run may choose."""
+        files = [] if self.folder is None else [path for path in self.folder.rglob("*") if path.suffix in _SUFFIXES]
+        names = [path.relative_to(self.folder or "") for path in files if path.is_file() and self._is_inside(path)]
+        # a home, whose name begins with a dot, holds copies of study files
+        return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
     def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
         """Refuse a function that no entry of ``HPO_ALLOWED_OBJECTIVES`` stands for.

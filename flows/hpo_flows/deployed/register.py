@@ -40,8 +40,6 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
 
     A file of one's own adds its deployments, such as a flow with parameters and a schedule, to the same work pool.
 
-    The forms list study files, objectives and clusters as they are now: run it again when those change.
-
     Returns:
         The URL of the page that lists deployments; by name the first lines of their descriptions.
 

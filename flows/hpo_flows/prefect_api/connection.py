@@ -185,7 +185,7 @@ def patient_prefect(own: tuple[str, str] | None = None) -> Iterator[None]:
         with context.SettingsContext(profile=before.profile, settings=settings):
             yield
     finally:
-        seconds = DRAIN_SECONDS if settings.client.max_retries else 0.0  # none: the API is away
+        seconds = 0.0 if _unreachable else DRAIN_SECONDS
         for worker in (EventsWorker, APILogWorker):  # what comes next in this process may go to another API
             worker.drain_all(timeout=seconds)
         context.GLOBAL_SETTINGS_CONTEXT, _patient = before, None
@@ -200,7 +200,6 @@ HURRIED_SECONDS = 1.0
 END_SECONDS = 3.0
 """Seconds until such a process ends."""
 _unreachable = False
-_usual: int | None = None
 
 
 def api_is_unreachable() -> bool:
@@ -209,27 +208,21 @@ def api_is_unreachable() -> bool:
 
 
 def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
-    """Ask the API whether it answers; if not, Prefect's client tries each request only once until it does."""
-    global _unreachable, _usual
+    """Ask the API whether it answers."""
+    global _unreachable
     from prefect.settings import get_current_settings
 
-    settings = get_current_settings()
-    if settings.api.url is None:
+    if (url := get_current_settings().api.url) is None:
         return True
     for again in (True, False):
         try:
-            answer_of(settings.api.url, seconds=seconds)
+            answer_of(url, seconds=seconds)
         except PrefectServerError:
             if again:
                 time.sleep(0.5)
         else:
-            if _usual is not None:
-                settings.client.max_retries, _usual = _usual, None
             _unreachable = False
             return True
-    if _usual is None:
-        _usual = settings.client.max_retries
-    settings.client.max_retries = 0
     _unreachable = True
     return False
 

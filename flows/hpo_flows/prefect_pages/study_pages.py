@@ -13,27 +13,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.exceptions import Pause
 from prefect.states import Running
 
 from hpo_core.execution.loop import Observer
-from hpo_core.model.trial import RESULTS, Job, Report
+from hpo_core.model.trial import Job, Report
 from hpo_core.study import Study
 from hpo_core.views.summary import notices_of
 from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
-from hpo_flows.prefect_pages.artifacts import StudyArtifact
-from hpo_flows.progress import ResultLines, standing
+from hpo_flows.prefect_pages.artifacts import artifact_key, study_markdown, why_halted
+from hpo_flows.progress import BoardNotes, PlainLines
 
 POLL_SECONDS = 0.3
-EACH = 100
-"""Lines of the log that tell of one job each: of the first results, and of different failures."""
-QUIET_SECONDS = 120.0
-"""Until the log of a study says how far it is, where nothing else was said."""
+SOONEST = 4.0
+"""Seconds between two updates of the page at first; later a sixtieth of the time elapsed, ``LATEST`` at most."""
+LATEST = 60.0
 log = logging.getLogger("hpo.prefect")
 
 
@@ -54,16 +55,18 @@ class StudyPages(Observer):
         self._flow_run = flow_run
         self._say = say
         self._heeds_runs = heeds_runs
-        self._artifact = StudyArtifact(study, flow_run)
-        self._result_lines = ResultLines(study)
+        self._notes = BoardNotes(study)
+        self._progress = PlainLines(study, lambda line: self._lines.append((logging.INFO, line)), each=100)
         self._lines: deque[tuple[int, str]] = deque((logging.WARNING, notice) for notice in notices_of(study))
         self._ended = threading.Event()
         self._interrupt: BaseException | None = None
         self._above: list[UUID] | None = None
-        self._reports = 0
-        self._failures: set[str] = set()
-        """Messages of failures that are in the log."""
-        self._written = time.monotonic()
+        self._drawn: ArtifactUpdate | None = None
+        """The page of the study as it was last drawn, by the study's loop."""
+        self._sent: ArtifactUpdate | None = None
+        self._artifact: UUID | None = None
+        """Made once, then changed in place: new versions would fill the timeline with dots."""
+        self._due = 0.0
         self._asked = 0.0
         self._answers = True
         self._told = False
@@ -78,32 +81,24 @@ class StudyPages(Observer):
     # In the thread of the study's loop.
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
-        line = self._result_lines.lines(report, granted)[0]
-        failures = len(self._failures)
-        if report.outcome not in RESULTS and failures < EACH:
-            self._failures.add(report.message)
-        if self._reports < EACH or len(self._failures) > failures:
-            self._write(logging.INFO, line)
-        self._reports += 1
+        self._progress.on_report(report, granted)
 
     def on_tick(self) -> None:
         """Raise Pause or RunCancelledError, which the loop takes as an interrupt, once that is the run's state.
 
         Not where nothing is left to run: a study that has ended ends its run.
         """
-        if news := self._result_lines.news():
-            self._write(logging.WARNING, news)
-        elif time.monotonic() - self._written >= QUIET_SECONDS:
-            self._write(logging.INFO, f"jobs: {standing(self._study, self._artifact.notes.pace)}")
-        self._artifact.on_tick()
+        self._progress.on_tick()
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + min(LATEST, max(SOONEST, self._notes.pace.elapsed() / 60))
+            self._draw()
         if self._interrupt is not None and (self._study.state.running or not self._study.at_rest):
             raise self._interrupt
 
     def close(self) -> None:
         """The controller records no more."""
-        if news := self._result_lines.news():
-            self._write(logging.WARNING, news)
-        self._artifact.draw()
+        self._progress.close()
+        self._draw()
         self._ended.set()
 
     def finish(self, deadline: float, links: Mapping[str, str]) -> bool:
@@ -117,14 +112,23 @@ class StudyPages(Observer):
             if self._thread.is_alive():
                 return False
         if links:
-            self._artifact.draw(links)
+            self._draw(links)
             with get_client(sync_client=True) as client:
-                self._artifact.send(client)
+                self._send_page(client)
         return True
 
-    def _write(self, level: int, words: str) -> None:
-        self._written = time.monotonic()
-        self._lines.append((level, words))
+    def _draw(self, links: Mapping[str, str] = MappingProxyType({})) -> None:
+        study = self._study
+        if study.finished or study.state.halted is not None:
+            self._notes.end(None)
+        words = self._notes.head()
+        try:
+            page = study_markdown(study, words, links)
+        except Exception:  # a page is no reason to end a study
+            log.exception("the page of study %r cannot be drawn", study.name)
+        else:
+            described = "; ".join(filter(None, [why_halted(study), f"study {study.name}: {words}"]))
+            self._drawn = ArtifactUpdate(data=page, description=described)
 
     # In a thread.
 
@@ -144,11 +148,22 @@ class StudyPages(Observer):
         while self._lines:
             logger.log(*self._lines.popleft())
         try:
-            self._artifact.send(client)
+            self._send_page(client)
         except Exception as error:  # also an assertion of Prefect's client
             log.debug("Prefect's page is not up to date: %s", error)
             return False
         return True
+
+    def _send_page(self, client: SyncPrefectClient) -> None:
+        if (drawn := self._drawn) is None or drawn == self._sent:
+            return
+        if self._artifact is None:
+            key, text = artifact_key(self._study.name, "study"), drawn.model_dump(exclude_unset=True)
+            made = ArtifactCreate(key=key, type="markdown", flow_run_id=self._flow_run, **text)
+            self._artifact = client.create_artifact(made).id
+        else:
+            client.update_artifact(self._artifact, drawn)
+        self._sent = drawn
 
     def _api_answers(self, client: SyncPrefectClient) -> bool:
         if time.monotonic() - self._asked >= ASK_SECONDS:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, wraps
 from inspect import Parameter, Signature
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from prefect import Flow, Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
@@ -120,16 +120,23 @@ P = ParamSpec("P")
 Value = TypeVar("Value")
 
 
-def step(name: str) -> Callable[[Callable[P, tuple[Value, str]]], Callable[P, Value]]:
-    """Decorator: the function becomes a task, whose state's message says what it found.
+class Found(NamedTuple, Generic[Value]):
+    """A step's result, and the words about it that its task run shows."""
 
-    The function returns a value and these words. The task has no tags, cache, retries or stored result.
+    value: Value
+    words: str
+
+
+def step(name: str) -> Callable[[Callable[P, Found[Value]]], Callable[P, Value]]:
+    """Decorator: the function becomes a task, whose callers get ``Found.value``.
+
+    The message of its state is ``Found.words``. The task has no tags, cache, retries or stored result.
 
     Args:
         name: of the task run; ``{parameter}`` stands for a parameter of the function.
     """
 
-    def decorate(function: Callable[P, tuple[Value, str]]) -> Callable[P, Value]:
+    def decorate(function: Callable[P, Found[Value]]) -> Callable[P, Value]:
         @wraps(function)
         def body(*values: P.args, **named: P.kwargs) -> State[Value]:
             try:

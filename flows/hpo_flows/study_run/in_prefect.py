@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
@@ -22,6 +24,8 @@ from hpo_flows.prefect_api.connection import (
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
 
+STILL_SECONDS = 5.0
+"""Seconds of a start after which a person is told that it goes on; the next time after twice as long."""
 _FLOW = "hpo_flows.study_run.study_flow"  # which imports Prefect
 
 
@@ -45,6 +49,21 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
     services = {"Prefect API": prefect, "copy to MLflow": bool(session.trackers.uri)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")
+    threading.Thread(target=_say_that_it_starts, args=(session,), name="starting", daemon=True).start()
+    try:
+        _drive(session, prefect=prefect, with_password=with_password)
+    finally:
+        session.begun.set()
+
+
+def _say_that_it_starts(session: Session) -> None:
+    began, seconds = time.monotonic(), STILL_SECONDS
+    while not session.begun.wait(seconds):
+        session.inform(f"still starting, {time.monotonic() - began:.0f} s so far ...")
+        seconds *= 2
+
+
+def _drive(session: Session, *, prefect: bool, with_password: bool) -> None:
     if not prefect:
         session.start_cluster()
         session.ended(*session.run())

@@ -10,7 +10,6 @@ import sys
 from contextlib import ExitStack, closing
 from functools import partial
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -115,9 +114,8 @@ def _say(console: Console, as_json: bool, line: str) -> None:
 
 def _finish(session: Session, study: Study, summary: Summary, *, as_json: bool, file: str) -> None:
     known = summarize(study)
-    rule = known.rule if summary.reason else ""
     result = RunResult(
-        summary=msgspec.structs.replace(known, status=summary.status, reason=summary.reason, rule=rule),
+        summary=known,
         jobs_now=summary.jobs,
         seconds=round(summary.seconds, 1),
         failures=failures_of(study.state),
@@ -131,7 +129,7 @@ def _finish(session: Session, study: Study, summary: Summary, *, as_json: bool, 
     print_run_result(
         result, following=following, then=then, folder=str(session.folder), as_json=as_json, other_best=other_best
     )
-    if summary.status != "finished":
+    if known.status != "finished":
         raise typer.Exit(HALTED)
     if words := no_result_words(study):
         raise HpoError(f"Study {study.name!r} ended without a single result: {words}. {cure_words(study, file)}")

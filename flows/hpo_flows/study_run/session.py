@@ -38,7 +38,6 @@ from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import load_objective
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
-from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.wiring import wire
 
@@ -53,9 +52,6 @@ NEWS_SECONDS = 0.5
 class Summary(msgspec.Struct, frozen=True):
     """Summary of a finished (or halted) session."""
 
-    study: str
-    status: str
-    reason: str
     jobs: int
     """Jobs of this session that have a result; the study may have more."""
     seconds: float
@@ -145,6 +141,8 @@ class Session:
         """Shows a person what went wrong beside the study."""
         self.wait_for: Callable[[str], None] = lambda words: None
         """Shows a person what the end of the study waits for."""
+        self.begun = threading.Event()
+        """Set once the workers are there, or the start has failed."""
         self._start: Future[None] | None = None
         """The start of the cluster; None: nobody began it.
 
@@ -255,8 +253,7 @@ class Session:
         report, links = self.write_report(study)
         if warning := self.trackers.complete():
             self.warn(warning)
-        seconds, reason = time.monotonic() - began, exhausted_words(study)
-        return study, Summary(self.name, study.status, reason, 0, seconds, report, links)
+        return study, Summary(0, time.monotonic() - began, report, links)
 
     def run(self) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
@@ -268,6 +265,7 @@ class Session:
                 with contextlib.suppress(HpoError):
                     self._create()
             raise
+        self.begun.set()
         if dashboard := self.executor.dashboard:
             self.inform(f"Dask dashboard: {dashboard}")
         self._create()
@@ -289,7 +287,7 @@ class Session:
             takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:
-            status = loop.run()
+            loop.run()
         finally:
             self.trackers.trials = len(study.state.trials)
             for observer in observers:
@@ -299,7 +297,6 @@ class Session:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
-        halted = study.state.halted
         report, links = "", dict[str, str]()
         if not self.temporary:
             self.wait_for("writing the report")
@@ -307,15 +304,8 @@ class Session:
         self.wait_for("copying to the trackers")
         if warning := self.trackers.finish():
             self.warn(warning)
-        return study, Summary(
-            self.name,
-            status,
-            halted.reason if halted and status != "finished" else exhausted_words(study),
-            jobs=study.state.completed_jobs - jobs_before,
-            seconds=time.monotonic() - began,
-            report=report,
-            links=links,
-        )
+        jobs = study.state.completed_jobs - jobs_before
+        return study, Summary(jobs, time.monotonic() - began, report, links)
 
     def _create(self) -> None:
         if self._given is not None:

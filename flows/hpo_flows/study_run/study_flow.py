@@ -29,13 +29,7 @@ from hpo_core.execution.executor import Executor, RunParts
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
-from hpo_flows.prefect_api.connection import (
-    api_is_unreachable,
-    is_in_flow_run,
-    wait_for_return,
-    wait_less,
-    wait_no_more,
-)
+from hpo_flows.prefect_api.connection import api_is_unreachable, wait_for_return, wait_less, wait_no_more
 from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
 from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
@@ -56,51 +50,49 @@ def run_study(session: Session, *, after: Any = None) -> None:
         after: the result of a task of the present flow run that Prefect's graph shows the study to follow from.
 
     Raises:
-        BaseException: what ended the study early; that of Prefect is a warning, for the study needs none of it.
+        HpoError: Prefect took no flow run of the study, which did not begin; or of the study.
+        BaseException: what else ended the study early, such as Ctrl-C or an exception of the training function.
     """
-    raised: list[BaseException] = []
-    is_over = False
+    ended: list[BaseException | None] = []
+    """The error that ended the study, once it has ended; None: it ended by itself."""
     in_main_thread = threading.current_thread() is threading.main_thread()
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def body() -> State[Any]:
-        nonlocal is_over
         wait_less()
         if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
         try:
             study = drive(session, owns_run=True)
-            return end_state(study, session.cure(study))
+            state = end_state(study, session.cure(study))
         except Exception as error:  # of the training function, with its traceback as a note
-            raised.append(error)
+            ended.append(error)
             kind = "" if isinstance(error, HpoError) else f"{type(error).__name__}: "
             return failed("\n".join([f"{kind}{error}", *getattr(error, "__notes__", ())]))
         except BaseException as error:
             if isinstance(error, Pause):  # the process of a command ends; nobody could go on with its run
                 error = RunCancelledError()
-            raised.append(error)
+            ended.append(error)
             how = "with its flow run" if isinstance(error, RunCancelledError) else "by an interrupt"
             name = session.name
             go_on = f"`hpo resume {name}`, in Python hpo.resume({name!r}), goes on"
             return Cancelled(message=f"Study {name!r} was halted {how}; {go_on}.")
-        finally:
-            is_over = True
+        ended.append(None)
+        return state
 
     try:
         made = tune_flow(session.name, shown_parameters(session.spec), body)
         made(return_state=True, wait_for=None if after is None else [after])
     except Exception as error:
-        if not is_over:  # its flow run could not be made
-            if is_in_flow_run() or isinstance(error, HpoError):
-                raise
-            goes_on = "goes on without its concurrency limits" if session.spec.prefect.tags else "goes on"
-            session.say(f"Prefect does not run this study, which {goes_on} ({type(error).__name__}: {error}).")
-            session.ended(*session.run())
-            return
+        if not ended:
+            raise HpoError(
+                f"Prefect took no flow run of study {session.name!r} ({type(error).__name__}: {error}). Mend that, or "
+                "run the study without Prefect: --no-prefect, or prefect: off."
+            ) from error
         if not api_is_unreachable():  # else it was said
             session.say(f"Prefect does not show how this study ended ({type(error).__name__}: {error}).")
-    if raised:
-        raise raised[0]
+    for early in filter(None, ended):
+        raise early
 
 
 def run_as_subflow(session: Session) -> None:
