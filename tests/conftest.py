@@ -150,7 +150,6 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedS
 
 @pytest.fixture
 def dask_processes(tmp_path: Path) -> Iterator[DaskProcesses]:
-    """A Dask scheduler without workers yet."""
     found = DaskProcesses(tmp_path / "dask")
     yield found
     found.close()
@@ -194,7 +193,6 @@ def fresh(spec: StudySpec, journal: Journal | None = None, world: World | None =
 
 @pytest.fixture
 def study() -> Iterator[Study]:
-    """A study whose invariants are checked at teardown."""
     made = fresh(make_spec())
     yield made
     made.check()

@@ -45,7 +45,6 @@ class DaskProcesses:
 
     @property
     def cluster(self) -> dict[str, Any]:
-        """What a study file says to use them."""
         return {"kind": "address", "address": self.address}
 
     def add_worker(
@@ -81,19 +80,16 @@ class DaskProcesses:
         return found
 
     def name_of(self, child: psutil.Process) -> str:
-        """The worker that trains in this process."""
         above = {process.pid for process in child.parents()}
         (name,) = (name for name, worker in self.workers.items() if worker.pid in above)
         return name
 
     def kill(self, name: str) -> None:
-        """SIGKILL to a worker."""
         worker = self.workers.pop(name)
         worker.kill()
         worker.wait()
 
     def close(self) -> None:
-        """Kill what there is, stopped or not."""
         left = []
         for process in (*self.workers.values(), self.scheduler):
             if process.is_running():

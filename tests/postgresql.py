@@ -49,11 +49,9 @@ class PostgreSQL:
 
     @property
     def url(self) -> str:
-        """Of its empty database."""
         return f"postgresql+psycopg://hpo@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        """Return once it answers."""
         options = f"-p {self.port} -h 127.0.0.1 -k {self._folder}"
         self._run("pg_ctl", "start", "-D", self._data, "-l", self._folder / "log", "-o", options, "-w", "-t", "120")
         deadline = time.monotonic() + 600
@@ -66,7 +64,6 @@ class PostgreSQL:
         self._call("pg_ctl", "stop", "-D", self._data, "-m", how, "-w", "-t", "120")
 
     def remove(self) -> None:
-        """Stop it, and leave nothing."""
         self.stop("immediate")
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -45,7 +45,6 @@ class S3:
         self._server: Any = None
 
     def start(self) -> None:
-        """Listen, on the port of before."""
         from werkzeug.serving import make_server
 
         self._server = make_server("127.0.0.1", self.port, self._answer, threaded=True)
@@ -53,12 +52,10 @@ class S3:
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse connections."""
         self._server.shutdown()
         self._server.server_close()
 
     def environment(self) -> dict[str, str]:
-        """What boto needs."""
         return {
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
             "AWS_ACCESS_KEY_ID": KEY,
@@ -141,7 +138,6 @@ class Sftp:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Listen, on the port of before."""
         program = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
         assert program is not None
         if os.geteuid() == 0:
@@ -161,7 +157,6 @@ class Sftp:
         raise AssertionError((self.folder / "log").read_text())
 
     def stop(self) -> None:
-        """Refuse connections, and end those that are there."""
         import psutil
 
         if self._process is None or self._process.poll() is not None:
@@ -174,7 +169,6 @@ class Sftp:
                 process.kill()
 
     def environment(self) -> dict[str, str]:
-        """What fsspec needs."""
         return {"FSSPEC_SFTP_USERNAME": getpass.getuser(), "FSSPEC_SFTP_KEY_FILENAME": str(self.key)}
 
 

@@ -13,6 +13,5 @@ from hpo_core.model.trial import Checkpoint
 def save(
     folder: str | Path, path: str, tree: Any, *, resource: int, parent: str | None = None, durable: bool = True
 ) -> Checkpoint:
-    """Write a tree as a training process does."""
     chunks = list(map(memory_of, parts_of(tree)))
     return write_chunks(folder, path, chunks, resource=resource, parent=parent, durable=durable)

@@ -103,8 +103,6 @@ def test_the_pattern_of_an_attempt_names_its_files_and_no_others(tmp_path: Path)
 
 
 class Slow(Here):
-    """The first trial trains until it is cancelled."""
-
     cancelled: list[tuple[int, int]]
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:

@@ -184,7 +184,6 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
     budget = study.parts.budget
-    assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     against = 0
     while (removal := budget.removal(0)) is not None:
@@ -210,12 +209,10 @@ def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> No
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
     budget, live = study.parts.budget, study.checkpoints
-    assert budget is not None
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     order = []
     while (removal := budget.removal(0)) is not None:
         result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
-        assert result.checkpoint is not None
         why = live.why(result.checkpoint.uri)
         order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
         study.parts.apply(removal)

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_core import Study
-from hpo_core.journal.sql import SqlJournal
+from hpo_core.journal.sql import SqlJournal, open_journal
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
@@ -24,7 +24,6 @@ from tests.methods import spec_of
 
 
 def written(folder: Path, method: str = "asha-shared") -> Path:
-    """A journal with a study that was played to its end."""
     world = World(3, failures=0.05)
     journal = SqlJournal(f"sqlite:///{folder / 'journal.db'}")
     study = fresh(spec_of(method), journal, world)
@@ -77,6 +76,12 @@ def test_what_was_damaged_is_said_with_study_entry_and_cure(tmp_path: Path, how:
     assert Study.open("world", journal, at=8).seq == 9  # what comes before is readable still
     result = CliRunner().invoke(app, ["status", "world", "--home", str(tmp_path)])
     assert isinstance(result.exception, JournalError)
+
+
+def test_a_file_that_is_no_database_is_to_be_restored(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_bytes(b"no database" * 500)
+    with pytest.raises(JournalError, match="could not be opened: .* damaged: restore it from a backup"):
+        open_journal(tmp_path / "journal.db")
 
 
 def test_missing_entries_are_said(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""``hpo history``: what it lists, what is forgotten, what is refused."""
-
 from __future__ import annotations
 
 import json

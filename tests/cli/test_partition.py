@@ -1,5 +1,3 @@
-"""``hpo partition``, and what the other commands make of its files."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""``hpo simulate``: prints, compares, draws, and refuses questions without sense."""
-
 from __future__ import annotations
 
 import json
@@ -33,7 +31,6 @@ def study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def hpo(*words: object) -> str:
-    """What a command prints."""
     result = CliRunner().invoke(app, ["simulate", *map(str, words)])
     if result.exception is not None:
         raise result.exception

@@ -16,7 +16,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hpo_core.execution.in_process import completed_params
+from hpo_core.execution.in_process import completed_params, parse_params
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_flows.command import app
@@ -144,3 +144,9 @@ def completed(drawn: dict[str, Any], **given: str) -> dict[str, Any]:
 def test_wrong_values_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         completed({"x": 0.1, "c": "b"}, **given)
+
+
+@pytest.mark.parametrize(("given", "words"), [(["lr"], "lr: write NAME=VALUE"), (["a=1", "a=2"], "names 'a' twice")])
+def test_parameters_are_given_once_by_name(given: list[str], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        parse_params(given)

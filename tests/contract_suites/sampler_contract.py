@@ -37,12 +37,7 @@ class SamplerContract:
         self, sampler_settings: SamplerSettings, journal: MemoryJournal | None = None, steps: int | None = None
     ) -> Study:
         training = FakeTraining(3, failures=0.05, nans=0.05)
-        search = {
-            "method": "asha",
-            "configs": self.configs(sampler_settings),
-            "max_resource": 9,
-            "reduction_factor": 3,
-        }
+        search = {"method": "asha", "configs": self.configs(sampler_settings), "max_resource": 9, "reduction_factor": 3}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study = new_study(example_spec(sampler=sampler_settings, search=search), journal, training)

@@ -1,5 +1,3 @@
-"""Journals of every kind; PostgreSQL is started for the tests where its binaries are installed."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 
 class TestJournals(JournalContract):
-    """The contract for memory, SQLite and PostgreSQL."""
-
     @pytest.fixture
     def open_journal(self, open_again: Open) -> Open:
         return open_again

@@ -1,5 +1,3 @@
-"""The history of what jobs needed: in memory, SQLite and PostgreSQL; several writers; a database that fails."""
-
 from __future__ import annotations
 
 import logging

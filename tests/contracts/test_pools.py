@@ -16,10 +16,11 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import open_journal
-from hpo_core.model.errors import JournalUnavailableError
+from hpo_core.model.errors import JournalError, JournalUnavailableError
 from hpo_core.pool.division import Member, Wish
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, pools_of
@@ -308,6 +309,11 @@ def test_a_controller_that_is_stopped_while_it_decides_holds_up_nobody(tmp_path:
         assert members(pools)["stopped"].demand == 2
     finally:
         stopped.kill()
+
+
+def test_a_journal_in_memory_has_no_pools() -> None:
+    with pytest.raises(JournalError, match="has no pools"):
+        pools_of(MemoryJournal())
 
 
 def test_a_look_that_others_overtake_each_time_is_made_again_later(tmp_path: Path) -> None:

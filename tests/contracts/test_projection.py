@@ -37,7 +37,6 @@ def make_projection(tmp_path: Path, mlflow_uri: str) -> MakeProjection:
 
 @pytest.fixture
 def entries() -> list[Entry]:
-    """The journal of a finished study with four configurations."""
     times = iter(range(1, 10**6))
     spec: dict[str, Any] = {
         "study": STUDY,

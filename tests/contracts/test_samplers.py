@@ -1,16 +1,23 @@
-"""Every sampler, ours and Optuna's: the contract, and what Optuna's samplers are shown."""
+"""Every sampler: the contract, what Optuna's are shown, and that finite ones end the study."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from typing import Any
 
 import optuna
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.samplers.optuna_sampler import OptunaSampler
+from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.replay.audit import audit
+from hpo_core.samplers.optuna_sampler import OptunaSampler, optuna_samplers
+from hpo_core.views.summary import summarize
 from tests.conftest import World, failed, fresh, make_spec
 from tests.contract_suites.sampler_contract import SamplerContract
+from tests.methods import SEARCHES
 
 SAMPLERS = [
     {"name": "random"},
@@ -130,3 +137,122 @@ def test_tpe_learns_where_memory_runs_out(constraints: list[str]) -> None:
         return sum(trial.number >= 15 for trial in given_up) / 25
 
     assert share(Outcome.OUT_OF_MEMORY) < 0.6 * share(Outcome.ERROR)
+
+
+SPACE = {
+    "kind": {"type": "categorical", "choices": ["svm", "tree"]},
+    "depth": {"type": "int", "low": 1, "high": 4, "when": {"kind": "tree"}},
+    "x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5},
+}
+GRID = {"kind": ["svm", "tree"], "depth": [1, 2, 3, 4], "x": [0.0, 0.5, 1.0]}
+ALL = [("svm", None, x) for x in GRID["x"]] + list(itertools.product(["tree"], [1, 2, 3, 4], GRID["x"]))
+"""The 15 configurations; the grid of 24 points has those of ``svm`` four times each."""
+FINITE: list[dict[str, Any]] = [{"name": "BruteForceSampler"}, {"name": "GridSampler", "search_space": GRID}]
+METHODS = [name for name, search in SEARCHES.items() if search["method"] not in ("pbt", "grid")]
+
+
+def tried(study: Study) -> list[Any]:
+    return sorted(((t.params["kind"], t.params.get("depth"), t.params["x"]) for t in study.state.trials), key=repr)
+
+
+def finite_study(sampler: dict[str, Any], search: dict[str, Any], journal: MemoryJournal, world: World) -> Study:
+    return fresh(make_spec(sampler=sampler, space=SPACE, search=search), journal, world)
+
+
+def test_every_sampler_of_optuna_that_is_offered_runs_a_study() -> None:
+    names = optuna_samplers()
+    left = {"BaseSampler", "BaseGASampler", "PartialFixedSampler"}
+    assert set(names) == {n for n in optuna.samplers.__all__ if n.endswith("Sampler")} - left
+    for name in names:
+        arguments = {"search_space": GRID} if name == "GridSampler" else {}
+        world = World(2)
+        search = {"method": "asha", "configs": 12, "max_resource": 9, "reduction_factor": 3}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study = finite_study({"name": name, **arguments}, search, MemoryJournal(), world)
+            world.play(study)
+        assert study.status == "finished" and len(study.state.trials) == 12, name
+        assert max(trial.resource for trial in study.state.trials) == 9, name
+
+
+@pytest.mark.parametrize("name", ["BaseGASampler", "PartialFixedSampler", "BaseSampler"])
+def test_what_is_no_sampler_by_itself_is_refused_with_others(name: str) -> None:
+    with pytest.raises(
+        SpecError, match=rf"{name}' is not offered: .*; use random, ranked_gp, or one of Optuna's: BruteForce"
+    ):
+        make_spec(sampler={"name": name})
+
+
+@pytest.mark.parametrize("sampler", FINITE, ids=lambda s: str(s["name"]))
+@pytest.mark.parametrize("name", METHODS)
+def test_a_study_ends_when_every_configuration_was_tried_once(name: str, sampler: dict[str, Any]) -> None:
+    search = dict(SEARCHES[name])
+    journal, world = MemoryJournal(), World(5, failures=0.05, nans=0.05)
+    study = finite_study(sampler, search | ({"configs": 40} if "configs" in search else {"rounds": 3}), journal, world)
+    world.play(study)
+    assert study.status == "finished" and study.state.exhausted
+    assert tried(study) == sorted(ALL, key=repr)
+    assert summarize(study).reason == f"{sampler['name']} has no further configurations: all 15 were tried"
+    assert sum(status.units for status in study.method.rungs()) == 0
+    lines = [encode_entry(entry) for entry in journal.entries("world")]
+    assert sum('"SamplerExhausted"' in line for line in lines) == 1
+    assert audit(map(decode_entry, lines)).clean
+    study.check()
+
+
+@pytest.mark.parametrize("sampler", FINITE, ids=lambda s: str(s["name"]))
+@pytest.mark.parametrize("steps", [1, 4, 9, 14, 17])
+def test_a_restart_neither_repeats_nor_loses_a_configuration(sampler: dict[str, Any], steps: int) -> None:
+    journal = MemoryJournal()
+    search = {"method": "asha", "max_resource": 9, "reduction_factor": 3, "configs": 30}
+    study = finite_study(sampler, search, journal, World(1))
+    World(1).play(study, steps=steps)
+    again = Study.open("world", journal)
+    again.recover("next")
+    World(1).play(again)
+    assert tried(again) == sorted(ALL, key=repr)
+    assert audit(journal.entries("world")).clean
+
+
+def test_an_exhausted_study_takes_no_further_configurations() -> None:
+    journal, world = MemoryJournal(), World(1)
+    study = finite_study(FINITE[1], {"method": "random", "configs": 50}, journal, world)
+    world.play(study)
+    for known in (study, Study.open("world", journal)):
+        assert not summarize(known).extendable
+        with pytest.raises(HpoError, match="GridSampler has no further configurations; all 15 were tried"):
+            known.extend(3)
+
+
+def test_a_population_is_refused_a_finite_sampler() -> None:
+    with pytest.raises(SpecError, match=r"BruteForceSampler has a finite list .* a population begins anew"):
+        make_spec(sampler=FINITE[0], space=SPACE, search=SEARCHES["pbt"])
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({}, "says nothing of kind, depth, x"),
+        (GRID | {"y": [1]}, "'y' is no parameter of the space"),
+        (GRID | {"x": []}, "search_space.x = .* is no list of values"),
+        (GRID | {"x": [0.0, 7.5]}, "search_space.x: 7.5 lies outside its range"),
+        (GRID | {"x": [0.3]}, "search_space.x: 0.3 is off its steps"),
+        (GRID | {"kind": ["svm", "bush"]}, "search_space.kind: 'bush' is none of its choices"),
+    ],
+)
+def test_a_grid_has_the_values_of_the_space(grid: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        make_spec(sampler={"name": "GridSampler", "search_space": grid}, space=SPACE)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        ({"type": "float", "low": 0.0, "high": 1.0}, "x is float without a step"),
+        ({"type": "int", "low": 0, "high": 10_000}, "at most about 200,000 points"),
+    ],
+)
+def test_what_has_no_list_or_too_long_a_one_is_refused(x: dict[str, Any], says: str) -> None:
+    n = {"type": "int", "low": 1, "high": 20}
+    with pytest.raises(SpecError, match=says):
+        make_spec(sampler={"name": "BruteForceSampler"}, space={"n": n, "x": x})

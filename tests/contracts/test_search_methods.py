@@ -1,5 +1,3 @@
-"""Every search method in its variants fulfils the contract."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -13,8 +11,6 @@ from tests.methods import ALL, SEARCHES, judge, spec_of
 
 
 class TestSearchMethods(SearchMethodContract):
-    """The contract for every method in its variants."""
-
     @pytest.fixture(params=ALL)
     def spec(self, request: pytest.FixtureRequest) -> StudySpec:
         return spec_of(request.param)

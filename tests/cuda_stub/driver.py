@@ -35,7 +35,6 @@ class Driver:
         (folder / "events").touch()
 
     def variables(self, library: Path) -> dict[str, str]:
-        """Those that a process needs to find it."""
         return {"CUDA_STUB": str(self.folder), "LD_LIBRARY_PATH": str(library)}
 
     def events(self, kind: str) -> list[list[str]]:

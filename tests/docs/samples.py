@@ -91,5 +91,4 @@ def is_printed(sample: Sample, printed: str, replaced: Mapping[str, str], *, exa
 
 
 def plain(text: str) -> str:
-    """Without blanks at the ends of lines."""
     return "\n".join(line.rstrip() for line in text.splitlines())

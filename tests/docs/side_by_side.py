@@ -10,7 +10,6 @@ _BOTH = re.compile(r"<!-- both sides -->\n```python\n(.*?)```", re.DOTALL)
 
 
 def scripts(page: Path) -> tuple[str, str]:
-    """What stands on the left and on the right, each from top to bottom."""
     text = page.read_text()
     pairs = _PAIR.findall(text)
     assert len(pairs) == text.count('<div class="grid"'), f"{page}: a grid holds two blocks of Python"

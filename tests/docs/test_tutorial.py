@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -21,6 +20,8 @@ from tests.deployed.test_profiles import sourced
 from tests.docs.test_pages import blocks, typed
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
+from tests.slurm.one_node import free_ports
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -33,12 +34,6 @@ def commands() -> list[str]:
     return [line for _, language, text in blocks(page) if language == "console" for line in typed(text)]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Reader:
     """A shell in a folder that holds what the repository holds, with the tutorial's environment but free ports."""
 
@@ -46,7 +41,7 @@ class Reader:
         self.folder = folder
         for name in ("examples", "deployments"):
             shutil.copytree(ROOT / name, folder / name)
-        port = free_port()
+        (port,) = free_ports(1)
         self.api = f"http://127.0.0.1:{port}/api"
         self.environment = (
             {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HPO_", "MLFLOW_"))}
@@ -78,13 +73,12 @@ class Reader:
             process = subprocess.Popen(
                 shlex.split(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log
             )
-            deadline = time.monotonic() + LIMIT
-            while not re.search(r"rung \d+\): val_loss|Ctrl-C ends it", said := Path(log.name).read_text()):
-                assert process.poll() is None and time.monotonic() < deadline, said
-                time.sleep(0.2)
+            said = Path(log.name).read_text
+            ready = re.compile(r"rung \d+\): val_loss|Ctrl-C ends it")
+            eventually(lambda: ready.search(said()), process=process, said=said)
             process.send_signal(signal.SIGINT)
-            assert process.wait(LIMIT) in (0, 130), Path(log.name).read_text()
-            return Path(log.name).read_text()
+            assert process.wait(LIMIT) in (0, 130), said()
+            return said()
 
     def wait_for_server(self) -> None:
         deadline = time.monotonic() + LIMIT

@@ -1,5 +1,3 @@
-"""Where the checkpoints of the studies of this folder lie."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -30,13 +28,11 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def on_s3() -> Iterator[S3]:
-    """A server of S3; commands that the test starts afterwards have its address and credentials."""
     with s3() as server:
         yield server
 
 
 @pytest.fixture
 def on_sftp(tmp_path: Path) -> Iterator[Sftp]:
-    """A server of SFTP, likewise."""
     with sftp(tmp_path / "sshd") as server:
         yield server

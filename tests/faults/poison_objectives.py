@@ -14,7 +14,6 @@ AT_IMPORT = Path(__file__).open("rb")  # noqa: SIM115 (as a data set that a modu
 
 
 def dispatch(trial):
-    """One zygote for all: parameter ``do`` names the function."""
     globals()[trial.params["do"]](trial)
 
 
@@ -115,7 +114,6 @@ _SLEEPER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); 
 
 
 def daemons(trial):
-    """Three that leave the child's session: one directly, one by a double fork, one without its environment."""
     pids = [subprocess.Popen([sys.executable, "-c", _SLEEPER], start_new_session=True).pid]
     bare = {"PATH": os.environ["PATH"]}
     pids.append(subprocess.Popen([sys.executable, "-c", _SLEEPER], start_new_session=True, env=bare).pid)
@@ -166,7 +164,6 @@ def notes_environment(trial):
 
 
 def evaluation_environment(trial):
-    """As an evaluation function."""
     trial.track(counter=Counter())
     Path(trial.params["note"]).write_text(json.dumps(dict(os.environ)))
     trial.report(loss=1.0)

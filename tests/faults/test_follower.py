@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +17,10 @@ import pytest
 
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.tracking.follower import REQUEST, FollowRequest
+from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import LIMIT
+from tests.waiting import eventually, gone
 
 ROOT = Path(__file__).parents[2]
 SOON = 200.0
@@ -76,15 +77,6 @@ class Controller:
                 pass
 
 
-def wait_until_gone(process: psutil.Process, seconds: float = SOON) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.2)
-    return False
-
-
 @pytest.fixture
 def hanging_server() -> Iterator[tuple[str, threading.Event]]:
     """An MLflow that takes every connection and never answers; its URL, and an event once somebody asked."""
@@ -119,7 +111,7 @@ def test_a_follower_ends_soon_after_its_controller_was_killed(
         assert asked.wait(LIMIT), controller.log.read_text()
         assert controller.follower.is_running()
         controller.kill()
-        assert wait_until_gone(controller.follower), controller.log.read_text()
+        eventually(lambda: gone(controller.follower.pid), SOON, said=controller.log.read_text)
     finally:
         controller.end()
 
@@ -136,10 +128,29 @@ def test_a_new_follower_ends_the_previous_one(
         asked.clear()
         newer = Controller(tmp_path, uri)
         try:
-            assert wait_until_gone(older.follower), older.log.read_text()
+            eventually(lambda: gone(older.follower.pid), SOON, said=older.log.read_text)
             assert asked.wait(LIMIT), newer.log.read_text()
             assert newer.follower.is_running()
         finally:
             newer.end()
     finally:
         older.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grown", [1, 100_000, 300_000])
+def test_an_interrupted_creation_of_the_store_is_repaired(tmp_path: Path, grown: int) -> None:
+    """MLflow's migrations are no transaction; cut short, they left a store that no MLflow could open again."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+
+    def size() -> int:
+        files = [path for path in tmp_path.glob("*mlflow.db*") if not path.name.endswith((".lock", "-journal"))]
+        return max((path.stat().st_size for path in files if path.exists()), default=0)
+
+    eventually(lambda: size() >= grown or process.poll() is not None)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert open_client(uri).search_experiments()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mlflow.db.first-use.lock", "mlflow.db"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -52,13 +51,6 @@ def test_calls_wait_for_a_locked_sqlite_file(tmp_path: Path) -> None:
         study.stop("now")
 
 
-def wait_for_words(real: Real, process: subprocess.Popen[bytes], words: str, times: int = 1) -> None:
-    deadline = time.monotonic() + LIMIT
-    while real.log.read_text().count(words) < times:
-        assert time.monotonic() < deadline and process.poll() is None, real.log.read_text()[-3000:]
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.parametrize("down", [10.0, 30.0])
@@ -76,7 +68,7 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, monkeypatch: pyt
             server.stop("immediate")
             if crash == 2:
                 gate.unlink()
-            wait_for_words(real, process, "Tried again for 60 s", crash)
+            real.until(lambda crash=crash: real.log.read_text().count("Tried again for 60 s") == crash, process)
             time.sleep(down)
             assert process.poll() is None, real.log.read_text()[-3000:]
             server.start()
@@ -99,7 +91,7 @@ def test_an_interrupt_ends_the_wait_for_the_journal(tmp_path: Path, number: int)
     try:
         real.wait_for_entries(10, process)
         with Lock(real.home.folder / "journal.db"):
-            wait_for_words(real, process, "Tried again for 60 s")
+            real.until(lambda: "Tried again for 60 s" in real.log.read_text(), process)
             process.send_signal(number)
             assert process.wait(LIMIT) != 0  # once is enough
     finally:

@@ -27,6 +27,7 @@ from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
 from tests.dask_processes import DaskProcesses, trainings_of
 from tests.flows.conftest import LIMIT, at_load
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = 30
@@ -82,8 +83,11 @@ class Real:
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.05)
 
+    def until(self, condition: Callable[[], Any], process: subprocess.Popen[bytes]) -> Any:
+        """Wait for something while the controller lives."""
+        return eventually(condition, process=process, said=lambda: self.log.read_text()[-3000:])
+
     def finish(self, trials: int | None = None) -> Study:
-        """Let a controller drive the study to its end, and check that it is whole."""
         process = self.start()
         assert process.wait(LIMIT) == 0, self.log.read_text()[-3000:]
         return self.assert_whole(trials)
@@ -106,7 +110,6 @@ class Real:
         return study
 
     def checkpoint_files(self) -> set[str]:
-        """URIs of all files where the checkpoints lie, whatever their names."""
         folder, base = self.home.study_folder("real"), self.spec.checkpoint_base
         if "://" not in base:
             return {path.relative_to(folder).as_posix() for path in (folder / base).glob("*/*")}
@@ -115,13 +118,11 @@ class Real:
         return {f"{base}/{name.removeprefix(path).lstrip('/')}" for name in filesystem.find(path)}
 
     def put_checkpoint_file(self, uri: str, content: bytes) -> None:
-        """Write a file among the checkpoints."""
         where = uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri()
         with fsspec.open(where, "wb", auto_mkdir=True) if "://" not in uri else fsspec.open(where, "wb") as file:
             file.write(content)
 
     def read_checkpoint_file(self, uri: str) -> bytes:
-        """Content of a file among the checkpoints."""
         with fsspec.open(uri if "://" in uri else (self.home.study_folder("real") / uri).as_uri(), "rb") as file:
             return bytes(file.read())
 
@@ -188,15 +189,15 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
     process = real.start()
     real.wait_for_entries(6, process)
 
-    def kill_one(what: str, find: Callable[[], list[psutil.Process]]) -> None:
-        deadline = time.monotonic() + LIMIT
-        while True:  # between two jobs a zygote trains nothing; and processes end while they are looked at
+    def kill_one(find: Callable[[], list[psutil.Process]]) -> None:
+        def killed() -> bool:  # between two jobs a zygote trains nothing; and processes end while they are looked at
             with contextlib.suppress(psutil.NoSuchProcess, OSError):
                 if found := find():
                     os.kill(found[0].pid, signal.SIGKILL)
-                    return
-            assert process.poll() is None and time.monotonic() < deadline, f"no {what} is running"
-            time.sleep(0.01)
+                    return True
+            return False
+
+        real.until(killed, process)
 
     def that_train() -> list[tuple[psutil.Process, psutil.Process]]:
         """A worker and the child of its zygote, whose job cannot end any more before they do."""
@@ -208,9 +209,9 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path, d
                 child.resume()  # it has not stopped yet, or ends: else it would stand still to the end of the test
         return []
 
-    kill_one("training child", lambda: [child for _, child in that_train()])
+    kill_one(lambda: [child for _, child in that_train()])
     real.wait_for_entries(10, process)
-    kill_one("Dask worker", lambda: [worker for worker, _ in that_train()])
+    kill_one(lambda: [worker for worker, _ in that_train()])
     assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     entries = real.home.open_journal().entries("real")
@@ -263,3 +264,25 @@ def test_a_corrupt_checkpoint_makes_the_trial_start_earlier(tmp_path: Path) -> N
         real.put_checkpoint_file(file, real.read_checkpoint_file(file)[:-3])
     study = real.finish()
     assert any(trial.condemned for trial in study.state.trials)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("storage")
+def test_files_left_by_a_killed_controller_are_removed(tmp_path: Path) -> None:
+    real = Real(tmp_path, "heavy", checkpoints={"max_count": 7})
+    process = real.start()
+    real.wait_for_entries(14, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    left = f"{real.spec.checkpoint_base}/trial-00001/rung-0-attempt-7.safetensors"
+    real.put_checkpoint_file(left, b"recorded as removed, but the controller died before it could unlink it")
+    part = f"{left}.part"
+    real.put_checkpoint_file(part, b"begun")
+    before = real.entries()
+    process = real.start()
+    real.wait_for_entries(before + 2, process)
+    real.until(lambda: not {left, part} & real.checkpoint_files(), process)
+    assert process.poll() is None, "it was only swept at the end"
+    assert process.wait(600) == 0, real.log.read_text()[-3000:]
+    study: Study = real.assert_whole()
+    assert real.checkpoint_files() == study.checkpoints.uris and len(study.checkpoints) <= 7

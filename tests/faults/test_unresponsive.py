@@ -18,20 +18,9 @@ from hpo_core import Study
 from hpo_core.model.events import AttemptFailed, JobGranted
 from tests.dask_processes import DaskProcesses, trainings_of
 from tests.faults.test_real_study import Real, descendants
-from tests.flows.conftest import LIMIT, at_load
+from tests.flows.conftest import at_load
 
-RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
-
-
-def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], real: Real) -> Any:
-    """Wait for something true while the controller lives."""
-    deadline = time.monotonic() + LIMIT
-    while not (found := condition()):
-        assert process.poll() is None, real.log.read_text()[-3000:]
-        assert time.monotonic() < deadline, real.log.read_text()[-3000:]
-        time.sleep(0.05)
-    return found
 
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -127,7 +116,7 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(
     real = make(timeout=60, search=ENDLESS, **({"cluster": pair.cluster} if pair else {}))
     process = real.start()
     real.wait_for_entries(3, process)
-    eventually(lambda: len(pair.training() if pair else children_of(process)) == 2, process, real)
+    real.until(lambda: len(pair.training() if pair else children_of(process)) == 2, process)
     below = all_below(process)
     for stopped in STANDING[which](process, pair):
         stopped.suspend()
@@ -135,12 +124,7 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
     assert_gone(below)
-    assert was_interrupted(real)
-
-
-def was_interrupted(real: Real) -> bool:
-    halted = Study.open("real", real.home.open_journal(), reading=True).state.halted
-    return halted is not None and halted.reason == "interrupted"
+    assert Study.open("real", real.home.open_journal(), reading=True).state.halted.reason == "interrupted"
 
 
 @pytest.mark.slow
@@ -152,7 +136,7 @@ def test_a_scheduler_that_does_not_answer_ends_the_study(
     real = make(search=ENDLESS, cluster=pair.cluster, timeout=timeout)
     process = real.start()
     real.wait_for_entries(3, process)
-    eventually(lambda: len(pair.training()) == 2, process, real)
+    real.until(lambda: len(pair.training()) == 2, process)
     pair.scheduler.suspend()
     time.sleep(1.5)
     if told == "sigterm":
@@ -167,21 +151,18 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     make: Callable[..., Real], pair: DaskProcesses
 ) -> None:
     """It is the user's: it is not killed, and what it trained meanwhile is ended when it comes back."""
-    real = make(
-        search={"method": "random", "configs": 24, "max_resource": 40},
-        cluster=pair.cluster,
-    )
+    real = make(search={"method": "random", "configs": 24, "max_resource": 40}, cluster=pair.cluster)
     process = real.start()
-    eventually(lambda: len(pair.training()) == 2, process, real)
+    real.until(lambda: len(pair.training()) == 2, process)
     worker, other = pair.workers.values()
     worker.suspend()
-    eventually(lambda: outcomes(real)["lost"] == 1, process, real)
+    real.until(lambda: outcomes(real)["lost"] == 1, process)
     before = granted(real)
-    eventually(lambda: granted(real) >= before + 2, process, real)  # by the other worker
+    real.until(lambda: granted(real) >= before + 2, process)  # by the other worker
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "gave no sign of life for 5 s" in messages(real)[0]
     worker.resume()
-    eventually(lambda: len(pair.training()) == 2, process, real)  # it is given jobs again
+    real.until(lambda: len(pair.training()) == 2, process)  # it is given jobs again
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))
     assert worker.is_running() and other.is_running()
@@ -195,7 +176,7 @@ def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real], tmp_path: Pa
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(3600)\ndef train(trial): ...\n")
     real = make(timeout=60, search=ENDLESS, objective="hangs:train", pythonpath=[str(tmp_path)])
     process = real.start()
-    eventually(lambda: descendants(process, "hpo_core.training.child.zygote"), process, real)
+    real.until(lambda: descendants(process, "hpo_core.training.child.zygote"), process)
     below = all_below(process)
     process.send_signal(signal.SIGTERM)
     process.wait(at_load(120))

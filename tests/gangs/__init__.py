@@ -1,1 +1,0 @@
-"""Gangs: jobs of several slots, and their ranks."""

@@ -1,5 +1,3 @@
-"""Training functions that gangs train; plain ones, with the lines that a gang needs."""
-
 from __future__ import annotations
 
 import os

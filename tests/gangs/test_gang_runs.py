@@ -21,6 +21,7 @@ from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobComp
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from tests.dask_processes import DaskProcesses
+from tests.slurm.one_node import free_ports
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 900
@@ -193,8 +194,8 @@ def test_after_a_controller_is_killed_nothing_is_left_and_a_resume_goes_on(runs:
 def test_a_gang_that_does_not_fit_waits_with_a_word_until_workers_join(runs: Runs) -> None:
     runs.run("tune", runs.study("refused", 5), code=2)
     assert "training.gang = 5 needs 5 slots at once, and cluster.workers gives 4" in runs.log
-    address = f"tcp://127.0.0.1:{_free_port()}"
-    port = address.rpartition(":")[2]
+    port = str(free_ports(1)[0])
+    address = f"tcp://127.0.0.1:{port}"
     servers = [_server("dask.__main__", "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")]
     worker = ("dask.__main__", "worker", address, "--nthreads", "2", "--no-dashboard", "--host")
     try:
@@ -220,11 +221,3 @@ def _server(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
     )
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -59,14 +59,10 @@ def test_only_what_differs_is_saved_and_each_rank_gets_its_own() -> None:
     for rank in (2, 5):
         mine = state_for(saved, rank)
         assert tree_bytes(mine["tracked"]) == tree_bytes(state_of_all(third, None)["tracked"])
-        assert torch.equal(mine["random"]["torch"], _random_of(2))
+        tracked(2)
+        assert torch.equal(mine["random"]["torch"], torch.get_rng_state())
         assert list(mine["tracked"]["model"]) == list(saved["tracked"]["model"])
     assert state_for(state_of_all(first, None), 7)["random"] == {"torch": 0}
-
-
-def _random_of(seed: int) -> Any:
-    tracked(seed)
-    return torch.get_rng_state()
 
 
 class Alone(Ranks):

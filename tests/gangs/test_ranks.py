@@ -25,8 +25,6 @@ pytestmark = pytest.mark.slow
 
 
 class Gangs:
-    """Trains with any number of ranks in the processes of one pool."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.pool = TrainerPool()

@@ -328,7 +328,6 @@ def hopped_failures() -> Study:
 
     def result(attempt: VirtualAttempt) -> Report:
         job, unit = attempt.job, attempt.job.unit
-        assert unit is not None
         bad = {(0, 0, 1): Outcome.ERROR, (2, 0, 2): Outcome.DIVERGED}.get((job.trial, job.attempt, unit.place))
         if bad is None:
             return original(attempt)

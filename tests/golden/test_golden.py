@@ -11,12 +11,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError, SpecError
-from hpo_core.model.events import (
-    FORMAT,
-    ControllerStarted,
-    Event,
-    Stimulus,
-)
+from hpo_core.model.events import FORMAT, ControllerStarted, Event, Stimulus
 from hpo_core.model.trial import Stage
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec

@@ -16,7 +16,6 @@ MIB = 1 << 20
 
 
 def dispatch(trial):
-    """One zygote for all: parameter ``do`` names the function."""
     globals()[trial.params["do"]](trial)
 
 
@@ -126,13 +125,11 @@ def bits(tensor):
 
 
 def out_of_memory(trial):
-    """Holds half a GiB and asks for more than any card has."""
     held = torch.ones(512 * MIB, dtype=torch.uint8, device="cuda")
     trial.report(loss=torch.empty(1 << 50, dtype=torch.uint8, device="cuda")[0] + held[0])
 
 
 def holds(trial):
-    """Takes a GiB of the GPU, says so in a file, and sleeps."""
     held = torch.ones(1024 * MIB, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     (trial.folder / "pid.part").write_text(str(os.getpid()))
@@ -142,7 +139,6 @@ def holds(trial):
 
 
 def keeps_busy(trial):
-    """Holds so many MiB and multiplies matrices for two seconds."""
     held = torch.ones(trial.params["mib"] * MIB, dtype=torch.uint8, device="cuda")
     factor = torch.ones(2048, 2048, device="cuda")
     for _ in trial.steps():
@@ -158,7 +154,6 @@ LEFT = []
 
 
 def process(trial):
-    """Which process it is, and whether CUDA was ready when the attempt began; takes so many MiB meanwhile."""
     before = torch.cuda.is_initialized()
     try:
         held = torch.ones(trial.params.get("mib", 1) * MIB, dtype=torch.uint8, device="cuda")

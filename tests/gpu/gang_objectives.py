@@ -1,5 +1,3 @@
-"""Training functions of gangs on a GPU; no tests in here."""
-
 from __future__ import annotations
 
 import os

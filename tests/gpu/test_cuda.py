@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Rung
 from hpo_core.training.child.trainer import Trainer
 from tests.job_requests import make_request
+from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.gpu,
@@ -104,13 +104,6 @@ def used():
     pynvml.nvmlShutdown()
 
 
-def eventually(condition, seconds=15.0):
-    until = time.monotonic() + seconds
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.02)
-    return condition()
-
-
 def differing(bench, one, other):
     """What of two reports' checkpoints differs: names of tensors, and all else that is saved."""
     names, plain = [], []
@@ -158,7 +151,7 @@ def test_the_zygote_stays_off_the_gpu_and_each_child_can_use_it(tmp_path, used):
             assert report.metrics["loss"] == 8.0
             assert (report.metrics["initialized"], report.metrics["chosen"]) == (0.0, 1.0)
         assert len({report.metrics["zygote"] for report in reports}) == 1
-        assert eventually(lambda: used() < before + SLACK)
+        eventually(lambda: used() < before + SLACK, 15)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +177,7 @@ def test_out_of_memory_is_named_and_the_worker_goes_on(bench, used):
     report = bench.run("out_of_memory", trial=1)
     assert (report.outcome, report.checkpoint, report.metrics) == (Outcome.OUT_OF_MEMORY, None, {})
     assert "out of memory" in report.message
-    assert eventually(lambda: used() < before + SLACK)
+    eventually(lambda: used() < before + SLACK, 15)
     after = bench.completed("first_touch", trial=2)
     assert after.metrics["zygote"] == zygote
 
@@ -218,7 +211,8 @@ def test_memory_comes_back_however_a_child_ends(tmp_path, used, end, outcome):
         before = used()
         thread, reports = bench.in_background("holds", trial=4)
         note = tmp_path / "scratch/trial-00004/pid"
-        assert eventually(lambda: note.exists() or reports, 60) and not reports, reports
+        eventually(lambda: note.exists() or reports, 60)
+        assert not reports
         assert used() > before + 1024 * MIB
         if end == "cancel":
             trainer.cancel(4, 0)
@@ -228,7 +222,7 @@ def test_memory_comes_back_however_a_child_ends(tmp_path, used, end, outcome):
             trainer.close()
         thread.join(30)
         assert [report.outcome for report in reports] == [outcome]
-        assert eventually(lambda: used() < before + SLACK)
+        eventually(lambda: used() < before + SLACK, 15)
         if end != "close":
             bench.completed("first_touch", trial=5)
 

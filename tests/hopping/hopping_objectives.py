@@ -1,5 +1,3 @@
-"""Training functions whose models hop: small, and exact to the last bit."""
-
 from __future__ import annotations
 
 import os
@@ -96,7 +94,6 @@ def slow(trial: Any) -> None:
 
 
 def write_partitions(folder: Path, numbers: list[int], *, validation: int = 0, rows: int = 40) -> None:
-    """``part-0.npz`` and so on, and ``val-0.npz`` and so on, the same wherever they are written."""
     folder.mkdir(parents=True, exist_ok=True)
     truth = np.array([1.0, -2.0, 3.0, 0.5])
     for kind, number in [*(("part", n) for n in numbers), *(("val", n) for n in range(validation))]:

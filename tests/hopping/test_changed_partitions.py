@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Job, Outcome, Report, Rung, Unit
+from hpo_core.partitioning.holdings import Held, Holdings
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.training import partition_data as here
-from hpo_core.training import partition_data as loaded_partitions
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import train_job, trainers
 from tests.hopping.hopping_objectives import write_partitions
@@ -31,6 +32,7 @@ OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hoppi
 def ended() -> Iterator[None]:
     yield
     trainers.close_idle(OBJECTIVE)
+    here.forget_partitions("study")
 
 
 def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
@@ -173,12 +175,12 @@ def test_a_study_in_the_users_own_process_halts_without_its_partition(
     assert {failure.outcome for trial in study.state.trials for failure in trial.failures} == {Outcome.STORAGE}
 
 
-@pytest.mark.parametrize(("small", "stay"), [(loaded_partitions.SMALL_BYTES, 3), (0, 2)])
+@pytest.mark.parametrize(("small", "stay"), [(here.SMALL_BYTES, 3), (0, 2)])
 def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int, stay: int
 ) -> None:
-    monkeypatch.setattr(loaded_partitions, "SMALL_BYTES", small)
-    loaded_partitions._loaded.clear()
+    monkeypatch.setattr(here, "SMALL_BYTES", small)
+    here._loaded.clear()
     write_partitions(tmp_path, [0, 1, 2])
     for number in range(3):
         unit = Unit(f"part-{number}.npz", number, number, 3, number, cached=2)
@@ -186,6 +188,35 @@ def test_small_partitions_stay_in_memory_beside_those_of_the_limit(
             study="s", job=Job(0, 0, Rung(0, 0), 1, {}, unit=unit), objective="a:b", metric="loss", seed=1,
             folder=str(tmp_path), partition_folder=str(tmp_path), partitions=(unit.partition,), load=LOAD,
         )  # fmt: skip
-        loaded_partitions.partition_data(request, unit.partition)
-        assert loaded_partitions.is_loaded(request, unit.partition)
-    assert len(loaded_partitions._loaded) == stay
+        here.partition_data(request, unit.partition)
+        assert here.is_loaded(request, unit.partition)
+    assert len(here._loaded) == stay
+
+
+FILES = [PartitionFile(name="part-0.npz"), PartitionFile(name="part-1.npz")]
+
+
+def test_digests_that_take_long_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller asks again when a worker does not answer in time; each would read all data once more."""
+    (tmp_path / "part-1.npz").write_bytes(b"data")
+    began, go_on, original, looks = threading.Event(), threading.Event(), Holdings.look, []
+
+    def look(self: Holdings) -> Held:
+        looks.append(self)
+        began.set()
+        assert go_on.wait(600)
+        return original(self)
+
+    monkeypatch.setattr(Holdings, "look", look)
+    monkeypatch.setattr(here, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    for _ in range(3):
+        here.watch_partitions("study", str(tmp_path), FILES)
+    assert began.wait(600)
+    assert len(looks) == 1
+    assert "study" not in here.held_partitions(), "what is not known yet is not said to be nothing"
+    go_on.set()
+    assert here._watched["study"].known.wait(600)
+    assert here.held_partitions()["study"][:2] == ([1], {})
+    here.watch_partitions("study", str(tmp_path), FILES)
+    assert len(looks) == 1

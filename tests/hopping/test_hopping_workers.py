@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hpo_core.study import Study
 from tests.dask_processes import DaskProcesses
 from tests.hopping.hopping_objectives import write_partitions
 from tests.storage_servers import s3, sftp
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -79,14 +80,6 @@ def checkpoints(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict
             if subprocess.run(mount, capture_output=True).returncode:
                 pytest.skip("this machine forbids mounts")
         yield found
-
-
-def until(found: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
-    end = time.monotonic() + LIMIT
-    while not found():
-        assert process is None or process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 class Hopping:
@@ -180,9 +173,9 @@ def test_partitions_stay_in_the_workers_own_folders(cluster: Cluster, tmp_path: 
               (("a", [0, 1], 1), ("b", [2, 3], 2), ("c", [1, 2], 0))}  # fmt: skip
     hopping = Hopping(tmp_path, address=cluster.address)
     process = hopping.start()
-    until(lambda: len(hopping.completed()) >= 2, process)
+    eventually(lambda: len(hopping.completed()) >= 2, process=process)
     cluster.kill("c")
-    until(lambda: len(hopping.completed()) >= 4, process)
+    eventually(lambda: len(hopping.completed()) >= 4, process=process)
     places["d"] = cluster.worker("d", [0, 3])
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
@@ -206,7 +199,7 @@ def test_a_killed_controller_repeats_no_epoch_that_ended(
     progressed = hopping.home.folder / "studies" / "hops" / "hops"
     for _ in range(3):
         process = hopping.start()
-        until(lambda: any(progressed.glob("*/progress.msgpack")) or len(hopping.completed()) == 4, process)
+        eventually(lambda: any(progressed.glob("*/progress.msgpack")) or len(hopping.completed()) == 4, process=process)
         time.sleep(draw.uniform(0.0, 1.5))
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -231,7 +224,8 @@ def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_pa
     )
     process = hopping.start()
     hops = hopping.home.study_folder(hopping.name) / "hops"
-    until(lambda: any(hops.glob("*/progress.msgpack")), process)  # while all six still have units for both workers
+    # While all six still have units for both workers:
+    eventually(lambda: any(hops.glob("*/progress.msgpack")), process=process)
     cluster.workers["b"].send_signal(signal.SIGSTOP)
     assert process.stdout is not None
     said = ""

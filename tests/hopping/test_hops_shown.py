@@ -16,14 +16,7 @@ from hpo_core.model.trial import Visit
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
 from hpo_core.report.trials_table import embedded_trials
-from hpo_core.views.hop_views import (
-    hop_units,
-    hopping_line,
-    mean_utilization,
-    plain_hops,
-    visit_lines,
-    worker_uses,
-)
+from hpo_core.views.hop_views import hop_units, hopping_line, mean_utilization, plain_hops, visit_lines, worker_uses
 from hpo_core.views.states import trial_story
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 
@@ -97,7 +90,6 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
     counts = ["1 epoch" if count == 1 else f"{count} epochs" for count in epochs]
     assert all(f"({count}) in attempt" in line for line, count in zip(reached, counts, strict=True))
     trials = embedded_trials(series)
-    assert trials is not None
     assert trials["details"][0]["visits"] == lines
 
 

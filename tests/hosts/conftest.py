@@ -1,5 +1,3 @@
-"""Labs for tests, which end with the test; without root or the kernel's means the group is skipped."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-"""Training functions for gangs over several hosts."""
-
 from __future__ import annotations
 
 import os

@@ -105,7 +105,6 @@ class Host:
         self.on()
 
     def link(self, **values: str | float) -> None:
-        """Change ``delay`` or ``rate`` (see :func:`quantity`) or ``loss`` (a share) of its cable."""
         self._link |= {name: quantity(value) for name, value in values.items()}
         self.lab.tell("shape", address=self.address, **self._link)
 
@@ -133,14 +132,12 @@ class Host:
         return [*enter, "--", "env", "--chdir=/home", *clock, *map(str, command)]
 
     def start(self, *command: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
-        """Start a command there, whose output goes to a file of :attr:`folder`."""
         return Process(self, log, command, env)
 
     def python(self, *arguments: str | Path, env: Mapping[str, str] = {}, log: str = "log") -> Process:
         return self.start(sys.executable, "-m", *arguments, env=env, log=log)
 
     def run(self, *command: str | Path, env: Mapping[str, str] = {}, timeout: float = 600) -> str:
-        """Run a command there and return what it prints; raises where it fails."""
         done = subprocess.run(
             self.command(*command), env=self.environment(env), capture_output=True, text=True, timeout=timeout
         )
@@ -260,7 +257,6 @@ class Lab:
         return self._hosts[name]
 
     def tell(self, what: str, **values: Any) -> Any:
-        """Give the switch a command, and return its answer."""
         assert self._switch.stdin is not None and self._switch.stdout is not None
         with self._answers:
             self._switch.stdin.write(json.dumps({"do": what} | values) + "\n")
@@ -271,12 +267,10 @@ class Lab:
         return answer["done"]
 
     def cut(self, *names: str) -> None:
-        """Pull the cables of these hosts: nothing from or to them arrives, and nobody is told."""
         for name in names:
             self._both_ways("cut", name)
 
     def heal(self, *names: str) -> None:
-        """Plug them in again; without names all that was cut, one way or both."""
         for name in names or self._hosts:
             self._both_ways("heal", name)
 

@@ -1,5 +1,3 @@
-"""Training functions for hosts: each writes down who trains what, and when, where all hosts see it."""
-
 from __future__ import annotations
 
 import os

@@ -1,28 +1,16 @@
-"""Services on hosts of a lab: PostgreSQL, MLflow, Prefect."""
-
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from tests.hosts.lab import Host, Process
+from tests.hosts.lab import Host
 from tests.postgresql import binaries
+from tests.waiting import eventually
 
 AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
 DATA = Path("/tmp/postgresql")
-LIMIT = 600.0
-
-
-def until(condition: Callable[[], object], process: Process) -> None:
-    """Wait for something true while a service lives."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, process.said
-        time.sleep(0.1)
 
 
 class PostgreSQLHost:
@@ -39,13 +27,12 @@ class PostgreSQLHost:
         self.start()
 
     def start(self) -> None:
-        """Return once it answers."""
         options = ["-D", DATA / "data", "-h", "*", "-k", DATA]
         self.process = self.host.start(*AS_POSTGRES, self._bin / "postgres", *options, log="postgresql.log")
         port = self.host.forward(5432)
         self.url_here = f"postgresql+psycopg://hpo@127.0.0.1:{port}/postgres"
         """As this machine reaches it, whatever is cut; another one after a reboot."""
-        until(self._answers, self.process)
+        eventually(self._answers, process=self.process, said=lambda: self.process.said)
 
     def _answers(self) -> bool:
         engine = sa.create_engine(self.url_here)

@@ -21,7 +21,8 @@ from hpo_core.training.request import JobRequests
 from tests.hosts.lab import ROOT, Lab, Process
 from tests.hosts.objectives import traced
 from tests.hosts.services import PostgreSQLHost
-from tests.security.test_tls_addresses import certificate
+from tests.security.test_dask_ports import certificate
+from tests.waiting import eventually
 
 T = TypeVar("T")
 
@@ -62,14 +63,12 @@ class Cluster:
         )  # fmt: skip
 
     def start_worker(self, name: str, **environment: str) -> None:
-        """Start ``dask worker`` with one thread, and a nanny as is Dask's default."""
         self.workers[name] = self.lab[name].python(
             "dask.__main__", "worker", self.address, "--nthreads", "1", "--no-dashboard", "--host", name,
             "--local-directory", "/tmp/dask", *self._options(), env=self._settings | environment, log="worker.log",
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End the scheduler, and with it the workers."""
         for process in (self.scheduler, *self.workers.values()):
             process.terminate()
             process.wait(LIMIT)
@@ -122,7 +121,6 @@ class FarStudy:
         self.file.write_text(json.dumps(plain | changes))
 
     def hpo(self, host: str, *arguments: str | Path) -> Process:
-        """Start a command ``hpo`` on a host."""
         return self.lab[host].python("hpo_flows", *arguments, env=self.env, log=f"{self.name}.log")
 
     def tune(self, host: str) -> Process:
@@ -132,21 +130,13 @@ class FarStudy:
         return self.hpo(host, "resume", self.name, *options)
 
     def until(self, condition: Callable[[], T], process: Process | None, seconds: float = LIMIT) -> T:
-        """Wait for something true while a controller lives."""
-        deadline = time.monotonic() + seconds
-        while not (found := condition()):
-            assert process is None or process.poll() is None, (process.returncode, process.said)
-            assert time.monotonic() < deadline, process and process.said
-            time.sleep(0.1)
-        return found
+        return eventually(condition, seconds, process=process, said=lambda: process and process.said)
 
     def end(self, process: Process, code: int = 0, seconds: float = LIMIT) -> None:
-        """Wait until a controller has ended."""
         process.wait(seconds)
         assert process.returncode == code, (process.returncode, process.said)
 
     def entries(self) -> list[Entry]:
-        """What is recorded; nothing where the study is not there yet."""
         url = str(self.home / "journal.db") if self._database is None else self._database.url_here
         if self._database is None and not Path(url).exists():
             return []
@@ -162,11 +152,9 @@ class FarStudy:
         return [event for entry in self.entries() for event in entry.events if isinstance(event, kind)]
 
     def failures(self) -> list[tuple[str, str]]:
-        """Outcome and message of each attempt that failed."""
         return [(str(event.outcome), event.message) for event in self.events(AttemptFailed)]
 
     def results(self) -> dict[tuple[int, int], float]:
-        """Loss by trial and resource."""
         return {(event.trial, event.resource): event.metrics["loss"] for event in self.events(JobCompleted)}
 
     def training(self, host: str = "", *, within: float = 1.5) -> list[str]:

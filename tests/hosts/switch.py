@@ -101,7 +101,6 @@ class Switch:
         self._selector.register(sys.stdin.buffer, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Carry packets and obey commands until the input ends."""
         pending = b""
         while True:
             wait = None if not self._late else max(0.0, self._late[0][0] - time.monotonic())
@@ -126,7 +125,6 @@ class Switch:
         sys.stdout.flush()
 
     def do_start(self, command: list[str], address: str, delay: float, rate: float, loss: float) -> int:
-        """Start a host with a device; returns the number of its first process."""
         init = boot(command)
         link = Link(open_device(init, address), delay, rate, loss)
         if (old := self.links.get(address)) is not None:
@@ -136,7 +134,6 @@ class Switch:
         return init
 
     def do_unplug(self, address: str) -> None:
-        """Forget the device of a host that is off."""
         link = self.links[address]
         with contextlib.suppress(KeyError, OSError):
             self._selector.unregister(link.device)
@@ -146,7 +143,6 @@ class Switch:
         link.device = -1
 
     def do_shape(self, address: str, **values: float) -> None:
-        """Change delay, rate or loss of a link."""
         for name, value in values.items():
             setattr(self.links[address], name, value)
 
@@ -156,7 +152,6 @@ class Switch:
             self.links[target].cut_from |= set(sources) - {target}
 
     def do_heal(self, sources: list[str], targets: list[str]) -> None:
-        """Undo :meth:`do_cut`."""
         for target in targets:
             self.links[target].cut_from -= set(sources)
 
@@ -209,7 +204,6 @@ def _write(device: int, packet: bytes) -> None:
 
 
 def main() -> None:
-    """Run until the input ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError):
         os.nice(-10)  # a switch does not wait for what its hosts compute

@@ -12,11 +12,7 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-OPTIONAL = {
-    "hpo_core.integrations.lightning",
-    "hpo_core.integrations.huggingface",
-    "hpo_core.samplers.ranked_gp",
-}
+OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface", "hpo_core.samplers.ranked_gp"}
 """They need packages of extras: Lightning, Hugging Face, SciPy."""
 
 

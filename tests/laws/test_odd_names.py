@@ -154,8 +154,7 @@ def checked_commands(name: bytes, place: str, played: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
-    [(b"a%41b", "home"), (b"a\xff", "home"), (b"a\nb", "working folder"), (b"-a#", "study file")],
+    ("name", "place"), [(b"a%41b", "home"), (b"a\xff", "home"), (b"a\nb", "working folder"), (b"-a#", "study file")]
 )
 def test_commands_work_or_say_the_name_in_one_line(name: bytes, place: str, played: Path) -> None:
     checked_commands(name, place, played)

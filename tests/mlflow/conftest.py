@@ -1,5 +1,3 @@
-"""The services of tests/flows, for tracked studies."""
-
 import socket
 from collections.abc import Iterator
 

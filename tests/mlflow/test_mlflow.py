@@ -100,8 +100,6 @@ def entries_of(study: Study) -> list[Entry]:
 
 
 class Tracker:
-    """An MLflow store of its own, and what it shows."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.uri = f"sqlite:///{folder / 'mlflow.db'}"
@@ -112,7 +110,6 @@ class Tracker:
 
     def runs(self, experiment: str = "hpo", kind: str = "trial") -> list[Any]:
         found = self.client.get_experiment_by_name(experiment)
-        assert found is not None
         runs = self.client.search_runs([found.experiment_id], f"tags.`hpo.kind` = '{kind}'", max_results=1000)
         return sorted(runs, key=lambda run: int(run.data.tags.get("hpo.trial", -1)))
 

@@ -1,5 +1,3 @@
-"""The follower as a process: tails the journal, outlives an absent MLflow, ends with its standard input."""
-
 from __future__ import annotations
 
 import os
@@ -37,7 +35,6 @@ class Child:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log, env=environment)
 
     def end(self, timeout: float = 600) -> int:
-        assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(timeout)
 

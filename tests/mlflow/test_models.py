@@ -16,7 +16,7 @@ import torch
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Report
-from hpo_core.retraining.model_registry import ModelCard, ModelRegistry, Repeat
+from hpo_core.retraining.model_registry import KEY, ModelCard, ModelRegistry, Repeat
 from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import BuildRequest, Trained, build_model
 from tests.checkpoints.saving import save
@@ -54,16 +54,12 @@ def block(width):
 """
 
 
-def code_at(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "my_net.py").write_text(CODE)
-    (folder / "my_blocks.py").write_text(BLOCKS)
-    return folder
-
-
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = code_at(tmp_path / "code")
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "my_net.py").write_text(CODE)
+    (folder / "my_blocks.py").write_text(BLOCKS)
     monkeypatch.syspath_prepend(str(folder))
     for name in ("my_net", "my_blocks"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -96,11 +92,6 @@ def trained_study(tracker: Tracker, **more: Any) -> Study:  # noqa: F811
     return study
 
 
-def lines_on(page: str) -> str:
-    (found,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    return str(found)
-
-
 def assert_is_trained(model: torch.nn.Module, width: int) -> None:
     expected = module_of(width).state_dict()
     assert {key: bool(torch.equal(value, expected[key])) for key, value in model.state_dict().items()} == dict.fromkeys(
@@ -121,7 +112,8 @@ def test_the_lines_on_the_page_of_a_study_load_its_best_weights(
     import my_net
 
     found: dict[str, Any] = {"build": my_net.build}
-    exec(lines_on(tracker.parent().data.tags["mlflow.note.content"]), found)
+    (lines,) = re.findall(r"```python\n(.*?)```", tracker.parent().data.tags["mlflow.note.content"], re.DOTALL)
+    exec(lines, found)
     assert_is_trained(found["model"], study.state.trials[best.trial].params["width"])
     assert tracker.parent().data.tags["hpo.best_weights"] == "best_checkpoint/weights.safetensors"
 
@@ -208,3 +200,35 @@ def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
         float(module_of(6)(torch.ones(3, 4)).detach().sum()), abs=1e-5
     )
     assert registry.card(1) == card, "the next retraining reads it"
+
+
+@pytest.fixture
+def registry(empty_store: Path, tmp_path: Path) -> ModelRegistry:
+    store = tmp_path / "mlflow.db"
+    store.write_bytes(empty_store.read_bytes())
+    return ModelRegistry("line", f"sqlite:///{store}", "retrain-line")
+
+
+def test_a_run_that_failed_is_begun_anew_and_an_interrupted_one_goes_on(registry: ModelRegistry) -> None:
+    first = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert re.fullmatch(r"abcdefgh-20\d{6}", first.tags[KEY])
+    registry.fail(first, ValueError("no"))
+    second = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert second.tags[KEY] == first.tags[KEY] + "-2", "its studies have other names"
+    registry.fail(second, KeyboardInterrupt())
+    again = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert (again.run_id, again.status) == (second.run_id, "RUNNING")
+    elsewhere = registry.begin("abcdefghij", "retrain line", "copy.json")
+    assert elsewhere.tags[KEY] == first.tags[KEY] + "-3", "the studies of the other name the other place"
+    other = registry.begin("zyxwvutsrq", "retrain line", "june.json")
+    assert other.tags[KEY].startswith("zyxwvuts-")
+
+
+def test_the_work_for_some_data_is_done_once_until_its_run_is_deleted(registry: ModelRegistry) -> None:
+    run = registry.begin("abcdefghij", "retrain line", "may.json")
+    registry.finish(run)
+    again = registry.begin("abcdefghij", "retrain line", "copy.json")
+    assert (again.run_id, again.status) == (run.run_id, "FINISHED")
+    registry._client.delete_run(run.run_id)
+    anew = registry.begin("abcdefghij", "retrain line", "may.json")
+    assert anew.tags[KEY] == run.tags[KEY] + "-2"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from hpo_core.model.errors import HpoError, JournalError, StudyExistsError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.tracking import provenance_files
+from hpo_core.tracking.follower import Follower, project_study
 from hpo_core.tracking.provenance_files import CodeVersion, Restored, restore_study
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, Train, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
@@ -83,30 +87,15 @@ def test_under_another_name_where_the_name_is_taken(uploaded: Uploaded) -> None:
         uploaded.restore(name="../up")
 
 
-def _one_lost(lines: list[bytes]) -> bytes:
-    return gzip.compress(b"".join(lines[:3] + lines[4:]))
-
-
-def _cut(lines: list[bytes]) -> bytes:
-    return gzip.compress(b"".join(lines))[:-40]
-
-
-def _other(lines: list[bytes]) -> bytes:
-    return b"PK\x03\x04 no journal"
-
-
-def _bomb(lines: list[bytes]) -> bytes:
-    return gzip.compress(b" " * 2_000_000)
-
-
 def test_a_journal_that_was_tampered_with_is_refused(
     uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(provenance_files, "MAX_LINE_BYTES", 1_000_000)
     lines = gzip.decompress(uploaded.copy.read_bytes()).splitlines(keepends=True)
     file = tmp_path / "copy"
-    for damage in (_one_lost, _cut, _other, _bomb):
-        file.write_bytes(damage(lines))
+    one_lost, cut = gzip.compress(b"".join(lines[:3] + lines[4:])), gzip.compress(b"".join(lines))[:-40]
+    for damaged in (one_lost, cut, b"PK\x03\x04 no journal", gzip.compress(b" " * 2_000_000)):
+        file.write_bytes(damaged)
         with pytest.raises(JournalError):
             restore_study(uploaded.home, file)
     monkeypatch.setattr(provenance_files, "MAX_BYTES", 100)
@@ -167,3 +156,38 @@ def test_the_commands(uploaded: Uploaded, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["import", str(file), "--home", second]).exit_code == 0
     audited = CliRunner().invoke(app, ["audit", NAME, "--home", second])
     assert audited.exit_code == 0 and audited.output.startswith("clean:")
+
+
+def test_an_older_journal_is_noticed_and_what_is_said_makes_the_copy_anew(
+    tracker: Tracker,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.uri)
+    home = Home(tracker.folder / "home")
+    file = home.folder / "journal.db"
+    with closing(home.open_journal()) as journal:
+        study, clock = start(journal, configs=6)
+        play(study, clock, jobs=5)
+        with sqlite3.connect(file) as source, sqlite3.connect(tracker.folder / "copy.db") as copy:
+            source.backup(copy)
+        play(study, clock)
+        project_study(home, journal, NAME)
+        follower = Follower(journal, tracker.projection())
+        assert follower.advance()
+    for path in home.folder.glob("journal.db*"):
+        path.unlink()
+    shutil.copy(tracker.folder / "copy.db", file)
+    with closing(home.open_journal()) as older:
+        follower.journal = older
+        assert not follower.advance() and "An older journal was put back" in follower.trouble
+        follower.projection.close()
+        with pytest.raises(JournalError, match="An older journal was put back, it seems. Delete the study's runs"):
+            project_study(home, older, NAME)
+        for run in [*tracker.runs(), tracker.parent()]:
+            tracker.client.delete_run(run.info.run_id)
+        project_study(home, older, NAME, rebuild=True)
+        control = tracker.projection("control")
+        control.project(older.entries(NAME))
+        control.finish()
+        control.close()
+    assert tracker.picture() == tracker.picture("control")

@@ -42,7 +42,6 @@ class Cards:
         return os.environ | self.variables(library)
 
     def variables(self, library: Path) -> dict[str, str]:
-        """Those that such a process needs besides its others."""
         return {"NVML_STUB": str(self.folder), "LD_LIBRARY_PATH": str(library)}
 
     def put(
@@ -54,7 +53,6 @@ class Cards:
         kept: int = 0,
         state: str = "ok",
     ) -> None:
-        """Add or change a card."""
         self._cards[uuid] = f"{uuid}\t{name}\t{memory}\t{kept}\t{state}\n"
         self._write("gpus", "".join(self._cards.values()))
 
@@ -67,7 +65,6 @@ class Cards:
         self._write("mig", "".join(self._slices))
 
     def hold(self, pid: int, uuid: str, memory: int, percent: int = 0) -> None:
-        """The process holds so much of the card until it ends."""
         self._write(f"processes/{pid}", f"{uuid}\t{memory}\t{percent}\n")
 
     def show_foreign_ids(self) -> None:
@@ -80,9 +77,6 @@ class Cards:
 
     def set_driver_absent(self) -> None:
         self._write("driver", "absent")
-
-    def fail_to_start(self, code: int) -> None:
-        self._write("init", str(code))
 
     def _write(self, name: str, text: str) -> None:
         path = self.folder / name

@@ -10,7 +10,6 @@
  *   foreign         a number: added to process ids, as a container sees those of the host
  *   mps             any text: all processes share their card through MPS, and are listed as such
  *   driver          any text: the driver is not loaded
- *   init            a number: what nvmlInit returns
  */
 #include <dirent.h>
 #include <signal.h>
@@ -178,18 +177,10 @@ static unsigned long long used_of(const Card *card) {
 
 int nvmlInitWithFlags(unsigned int flags) {
     FILE *file = open_state("driver");
-    int result = SUCCESS;
     (void)flags;
-    if (file != NULL) {
-        fclose(file);
-        return DRIVER_NOT_LOADED;
-    }
-    file = open_state("init");
-    if (file != NULL) {
-        if (fscanf(file, "%d", &result) != 1) result = UNKNOWN;
-        fclose(file);
-    }
-    return result;
+    if (file == NULL) return SUCCESS;
+    fclose(file);
+    return DRIVER_NOT_LOADED;
 }
 
 int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }

@@ -1,5 +1,3 @@
-"""Studies as Optuna studies: what they show, and what is left of the copy that was written while a study ran."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""A worker holds the partitions whose files are what the study knows of them."""
-
 from __future__ import annotations
 
 import errno

@@ -1,5 +1,3 @@
-"""Patterns, lists and manifests become the list of partitions that a journal keeps."""
-
 from __future__ import annotations
 
 import os
@@ -8,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning.resolution import Manifest, with_partitions
@@ -91,6 +90,18 @@ def test_one_file_in_both_is_refused(folder: Path) -> None:
     (folder / "shards" / "manifest.json").unlink()
     with pytest.raises(SpecError, match=r"Study 'hopping': data: 'shards/p-0' is in partitions and in validation"):
         resolved(folder, partitions="shards/p-*", validation="shards/*-0")
+
+
+def test_a_pattern_that_takes_what_was_split_off_for_validation_is_refused(folder: Path) -> None:
+    (folder / "shards" / "validation-00000-of-00001.npz").write_bytes(b"12345")
+    with pytest.raises(SpecError, match=r"it matches 'shards/validation-00000-of-00001\.npz'"):
+        resolved(folder, partitions="shards/*")
+
+
+def test_more_partitions_than_there_may_be_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PARTITIONS", 1)
+    with pytest.raises(SpecError, match=r"2 files match in .*at most 1 partitions"):
+        resolved(folder, partitions="shards/p-*")
 
 
 @pytest.mark.parametrize("pattern", ["shards/x-*", "nowhere/*", "shards"])

@@ -1,5 +1,3 @@
-"""What is written of each kind of data, and what is refused."""
-
 from __future__ import annotations
 
 import hashlib
@@ -68,13 +66,7 @@ def test_names_manifest_and_what_a_study_and_a_worker_make_of_them(npz: Path, tm
 
 def test_arrays_of_other_shapes_and_kinds_give_the_same_files(npz: Path, tmp_path: Path) -> None:
     pair = namedtuple("pair", "x y")
-    sources: list[Any] = [
-        npz,
-        {"x": X, "y": Y},
-        (X, Y),
-        pair(X, Y),
-        (torch.from_numpy(X), torch.from_numpy(Y)),
-    ]
+    sources: list[Any] = [npz, {"x": X, "y": Y}, (X, Y), pair(X, Y), (torch.from_numpy(X), torch.from_numpy(Y))]
     found = [
         partition_data(source, tmp_path / f"to-{i}", parts=3, stratify="y").model_copy(update={"source": ""})
         for i, source in enumerate(sources)

@@ -1,5 +1,3 @@
-"""What a job will need: each rule against a judge of its own, and laws."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""The exact solution against every assignment there is."""
-
 from __future__ import annotations
 
 import itertools

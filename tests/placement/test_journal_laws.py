@@ -16,8 +16,8 @@ from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced, TrialA
 from hpo_core.model.trial import JobKey, Outcome, Report
 from hpo_core.placement.policies import POLICIES
 from hpo_core.replay.audit import audit
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from tests.conftest import make_spec
 from tests.placement.test_shared_devices import GB, PlayedMeter, devices_for, gpu
 
 PLACES = {"a": ("n1", "A100"), "b": ("n1", "H100"), "c": ("n2", "A100")}
@@ -39,17 +39,17 @@ class PackedStudy:
     """A random search on devices that come, go, fill up and change their ratio; what it knew at each entry is kept."""
 
     def __init__(self, policy: str, most: int) -> None:
-        plain = {
-            "study": "laws",
-            "metric": {"name": "loss"},
-            "space": {"width": {"type": "ordinal", "choices": [1, 2, 3, 4, 5, 6]}},
-            "search": {"method": "random", "configs": 60, "max_resource": 3},
-            "packing": {"policy": policy, "most": most},
-            "training": {"retries": {"out_of_memory": 2}},
-        }
-        self.study = Study.create(StudySpec.from_plain(plain), MemoryJournal())
+        packing = {"policy": policy, "most": most}
+        spec = make_spec(
+            study="laws",
+            space={"width": {"type": "ordinal", "choices": [1, 2, 3, 4, 5, 6]}},
+            search={"method": "random", "configs": 60, "max_resource": 3},
+            packing=packing,
+            training={"retries": {"out_of_memory": 2}},
+        )
+        self.study = Study.create(spec, MemoryJournal())
         self.meter = PlayedMeter()
-        self.placer = devices_for(packing=plain["packing"], meter=self.meter)  # type: ignore[arg-type]
+        self.placer = devices_for(packing=packing, meter=self.meter)
         self.running: list[JobKey] = []
         self.slots: dict[JobKey, tuple[str, int]] = {}
         self.ratios: dict[str, float] = {}
@@ -99,7 +99,6 @@ class PackedStudy:
             **({} if usage is None else {"usage": usage}),
         )  # fmt: skip
         report = self.placer.judge(told)
-        assert report is not None
         self.study.tell_report(report)
         self.placer.release(key)
 

@@ -23,9 +23,9 @@ from hpo_core.placement.placer import JobKey
 from hpo_core.placement.policies import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios
+from tests.conftest import make_spec
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
 
 Law = Callable[[float], float]
@@ -180,18 +180,9 @@ def test_whatever_the_order_the_ratio_is_one_of_the_ladder_and_the_work_is_what_
 
 
 def test_a_study_that_goes_on_knows_what_it_measured_and_says_it() -> None:
-    study = Study.create(
-        StudySpec.from_plain(
-            {
-                "study": "ratios",
-                "metric": {"name": "loss"},
-                "space": {"width": {"type": "ordinal", "choices": [1, 2, 3]}},
-                "search": {"method": "random", "configs": 90, "max_resource": 3},
-                "packing": {},
-            }
-        ),
-        MemoryJournal(),
-    )
+    space = {"width": {"type": "ordinal", "choices": [1, 2, 3]}}
+    search = {"method": "random", "configs": 90, "max_resource": 3}
+    study = Study.create(make_spec(study="ratios", space=space, search=search, packing={}), MemoryJournal())
     placer = packed()
     jobs = study.set_capacity(Inventory.of(90))
 

@@ -1,5 +1,3 @@
-"""What holds of every packing policy."""
-
 from __future__ import annotations
 
 import itertools

@@ -14,7 +14,7 @@ from hpo_core.model.trial import Job, JobKey, Outcome, Report, Rung
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.placer import Placement
 from hpo_core.placement.policies import POLICIES
-from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.placement.shared_devices import TELL_AFTER, SharedDevices
 from hpo_core.spec.packing import PackingSpec
 
 GB = 1_000_000_000
@@ -77,12 +77,9 @@ def ended(
     placement: Placement, outcome: Outcome, *, at: float = 100.0, memory: int | None = None, message: str = ""
 ) -> Report:
     job, _ = placement
-    usage = Usage(device_memory=memory, compute=0.2, cores=1.0, unit_seconds=1.0) if memory is not None else None
-    report = Report(trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message)
-    if usage is None:
-        return report
+    used = {"usage": Usage(device_memory=memory, compute=0.2, cores=1.0, unit_seconds=1.0)} if memory else {}
     return Report(
-        trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message, usage=usage
+        trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message, **used
     )
 
 
@@ -159,6 +156,19 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() 
     )
     used = devices_for(gpu(free=1), stated={"memory": "5GB"})
     assert used.place(jobs) == ([], []), "it will fit when others have gone"
+
+
+def test_a_person_is_told_once_why_no_job_can_begin() -> None:
+    placer = devices_for(gpu(free=4), stated={"memory": "5GB"})
+    assert placer.place([job(3, width=8), job(4, width=8)]).begun == []
+    said = []
+    for _ in range(2 * TELL_AFTER):
+        placer.update(placer.inventory)
+        said.append(placer.news())
+    assert [text[:70] for text in filter(None, said)] == [
+        "2 jobs wait for a device and none runs. Trial 3: GPU-a (A100): it need"
+    ]
+    assert "it needs 5 GB, 4 GB of 40 GB are free" in "".join(said)
 
 
 def test_a_running_one_that_was_measured_makes_room_for_others() -> None:

@@ -1,5 +1,3 @@
-"""Laws of the division of slots between studies, and a judge written from the text of section 5.3."""
-
 import math
 from fractions import Fraction
 
@@ -84,28 +82,6 @@ def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Member]
     shuffled = list(claims)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert divide(capacity, shuffled) == divide(capacity, claims)
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority"]))
-def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Member], place: int, what: str) -> None:
-    if place >= len(claims):
-        return
-    claim = claims[place]
-    more = {
-        "demand": {"demand": claim.demand + 3},
-        "weight": {"weight": min(1000.0, 2 * claim.weight)},
-        "priority": {"priority": claim.priority + 1},
-    }[what]
-    changed = [*claims[:place], msgspec.structs.replace(claim, **more), *claims[place + 1 :]]
-    assert ideal_shares(capacity, changed)[claim.study] >= ideal_shares(capacity, claims)[claim.study]
-
-
-@settings(max_examples=40)
-@given(st.integers(0, 100), claims())
-def test_a_larger_pool_gives_nobody_a_smaller_ideal_share(capacity: int, claims: list[Member]) -> None:
-    before, after = ideal_shares(capacity, claims), ideal_shares(capacity + 1, claims)
-    assert all(before[study] <= after[study] for study in before)
 
 
 @settings(max_examples=40)

@@ -1,5 +1,3 @@
-"""Laws of a pool: seats of real controllers that look in any order."""
-
 from __future__ import annotations
 
 import random

@@ -45,13 +45,7 @@ def never(trial: Any) -> None:
 def search(client: Client, name: str, function: Any = train, **changes: Any) -> hpo.Result:
     given: dict[str, Any] = {"method": hpo.Asha(configs=6, max_resource=3, reduction_factor=3)} | changes
     return hpo.tune(
-        function,
-        {"x": hpo.Float(0, 1)},
-        metric="loss",
-        cluster=client,
-        name=name,
-        tracking={"mlflow": "off"},
-        **given,
+        function, {"x": hpo.Float(0, 1)}, metric="loss", cluster=client, name=name, tracking={"mlflow": "off"}, **given
     )
 
 

@@ -21,13 +21,7 @@ from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import sent_functions
-from hpo_core.spec.sent_functions import (
-    digest_of,
-    folders_of,
-    function_name,
-    pickled,
-    short_name,
-)
+from hpo_core.spec.sent_functions import digest_of, folders_of, function_name, pickled, short_name
 from hpo_core.study import Study
 from hpo_core.tracking.provenance_files import study_file
 from hpo_core.training.objective import load_objective

@@ -19,22 +19,11 @@ from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
-from tests.python.training import (
-    FullError,
-    Trains,
-    fails,
-    fails_at_once,
-    train,
-)
+from tests.python.training import FullError, Trains, fails, fails_at_once, train
 
 SPACE = {"x": hpo.Float(0, 1)}
 QUIET: dict[str, Any] = {"home": None, "progress": False}
-KEPT: dict[str, Any] = {
-    "workers": 1,
-    "prefect": "off",
-    "tracking": hpo.Tracking(mlflow="off"),
-    "progress": False,
-}
+KEPT: dict[str, Any] = {"workers": 1, "prefect": "off", "tracking": hpo.Tracking(mlflow="off"), "progress": False}
 
 
 class NeedsScale(Trains):

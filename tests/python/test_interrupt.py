@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 import hpo_core as hpo
 from tests.flows.conftest import LIMIT
+from tests.waiting import eventually, living
 
 SCRIPT = """
 import signal, sys, time
@@ -78,22 +78,12 @@ class Script:
     def end(self) -> str:
         """What it still says; fails where it does not end, or where a process of it is left."""
         said, errors = self.process.communicate(timeout=LIMIT)
-        deadline = time.monotonic() + LIMIT
-        while (left := self.left()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not left, [process.cmdline() for process in left]
+        eventually(lambda: not self.left(), said=self.left)
         assert self.process.returncode == 0, errors
         return said + errors
 
     def left(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return living(MARK, self.mark)
 
 
 @pytest.fixture
@@ -112,7 +102,7 @@ def test_one_interrupt_halts_the_study_and_a_resume_ends_it(phase: str, tmp_path
     scripts.append(script)
     script.wait_for("calls" if phase == "start" else "report")
     if phase == "start":
-        wait_for_worker(script)
+        eventually(psutil.Process(script.process.pid).children)  # its cluster starts
     script.interrupt()
     said = script.end()
     assert "interrupted" in said
@@ -127,18 +117,11 @@ def test_one_interrupt_halts_the_study_and_a_resume_ends_it(phase: str, tmp_path
     assert sorted(result.results["trial"]) == list(range(12))  # nothing twice
 
 
-def wait_for_worker(script: Script) -> None:
-    """Return once it has started a process: its cluster starts."""
-    while not psutil.Process(script.process.pid).children():
-        time.sleep(0.01)
-
-
 @pytest.mark.slow
 def test_interrupts_while_it_ends_are_ignored(tmp_path: Path, scripts: list[Script]) -> None:
     script = Script(tmp_path, trials=20)
     scripts.append(script)
     script.wait_for("report")
-    assert script.process.stderr is not None
     errors, answers = script.process.stderr.fileno(), b""
     while answers.count(b"being stopped") < 3:  # impatience, but not beyond the call: then the script would have it
         script.interrupt()

@@ -27,7 +27,6 @@ SETTLED_SECONDS = 600.0
 
 
 def run(function: Any = train, **changes: Any) -> Result:
-    """A small study by the call; by default it keeps nothing."""
     given = {"method": hpo.Asha(configs=4, max_resource=3), "progress": False, "home": None, "prefect": "off"}
     if changes.get("home"):
         given["tracking"] = hpo.Tracking(mlflow="off")
@@ -36,7 +35,6 @@ def run(function: Any = train, **changes: Any) -> Result:
 
 @pytest.fixture(scope="module")
 def secured() -> Iterator[distributed.LocalCluster]:
-    """Two worker processes behind TLS, with a thread each."""
     with distributed.LocalCluster(
         n_workers=2,
         threads_per_worker=1,
@@ -138,7 +136,6 @@ def test_cluster_objects_addresses_and_clients_of_all_kinds(secured: distributed
 
 
 def max_at_once(result: Result) -> int:
-    """Largest number of jobs that ran at the same time."""
     edges = sorted((at, step) for job in result.jobs.itertuples() for at, step in ((job.start, 1), (job.end, -1)))
     running = most = 0
     for _, step in edges:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ PROGRAM = Path(__file__).with_name("own_flows.py")
 
 
 class Seen:
-    """What the flows of :mod:`tests.python.own_flows` saw, and what Prefect shows of them."""
-
     def __init__(self, facts: dict[str, Any], environment: dict[str, str]) -> None:
         self.facts = facts
         self.environment = environment
@@ -30,7 +27,6 @@ class Seen:
         return ask(self.environment, f"flow_runs/{self.facts[flow]}")
 
     def subflows(self, flow: str) -> dict[str, Any]:
-        """Flow runs directly below one, by name."""
         found = {"flow_runs": {"parent_flow_run_id": {"any_": [self.facts[flow]]}}}
         return {run["name"]: run for run in ask(self.environment, "flow_runs/filter", found)}
 
@@ -94,10 +90,7 @@ def test_results_of_calls_and_tasks_are_passed_on_and_cached(seen: Seen) -> None
 
 
 @pytest.mark.slow
-def test_in_an_async_flow_calls_side_by_side_share_a_cluster(
-    prefect_api: dict[str, str],
-    tmp_path: Path,
-) -> None:
+def test_in_an_async_flow_calls_side_by_side_share_a_cluster(prefect_api: dict[str, str], tmp_path: Path) -> None:
     seen = run_flows(tmp_path, prefect_api, "async")
     assert seen.facts["async"] == ["finished", "finished"] and seen.facts["workers"] == 2
     assert set(seen.subflows("in_an_async_flow")) == {"tune-in-thread", "tune-blocking"}
@@ -136,8 +129,7 @@ def test_a_flow_that_is_tried_again_goes_on_with_its_study_and_then_finds_it(end
 
 @pytest.mark.slow
 def test_outside_a_flow_prefect_shows_the_call_and_a_cancel_there_interrupts_it(
-    prefect_api: dict[str, str],
-    tmp_path: Path,
+    prefect_api: dict[str, str], tmp_path: Path
 ) -> None:
     environment = os.environ | prefect_api | {"HOME": str(tmp_path)}
     command = [sys.executable, str(PROGRAM), "outside"]
@@ -145,10 +137,11 @@ def test_outside_a_flow_prefect_shows_the_call_and_a_cancel_there_interrupts_it(
         called = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
         query = {"flow_runs": {"name": {"any_": ["tune-shown", "tune-unseen"]}}}
-        deadline = time.monotonic() + LIMIT
-        while not (found := ask(prefect_api, "flow_runs/filter", query)) or not (tmp_path / ".hpo/journal.db").exists():
-            assert called.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
-            time.sleep(0.2)
+        found = eventually(
+            lambda: (tmp_path / ".hpo/journal.db").exists() and ask(prefect_api, "flow_runs/filter", query),
+            process=called,
+            said=(tmp_path / "log").read_text,
+        )
         run = found[0]
         assert [one["name"] for one in found] == ["tune-shown"] and run["parameters"]["name"] == "shown"
         body = {"state": {"type": "CANCELLING"}, "force": True}
@@ -157,8 +150,6 @@ def test_outside_a_flow_prefect_shows_the_call_and_a_cancel_there_interrupts_it(
         said = json.loads((tmp_path / "outside.json").read_text())
         assert said["status"] in ("halted", "open") and said["set"] == []
         assert set(said["left"]) <= {"python"}, "the process that shows the study, and nothing of the cluster"
-        while ask(prefect_api, f"flow_runs/{run['id']}")["state_name"] != "Cancelled":
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        eventually(lambda: ask(prefect_api, f"flow_runs/{run['id']}")["state_name"] == "Cancelled")
     finally:
         called.kill()

@@ -29,7 +29,6 @@ def run(**changes: Any) -> Result:
 
 @pytest.fixture
 def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A SQLite store that MLflow is told to use in this process."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.setenv(name, "")  # MLflow sets them; they are put back after the test
         monkeypatch.delenv(name)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from hpo_core import load
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "pipeline" / "nightly.py"
@@ -34,11 +34,17 @@ def test_it_is_served_on_a_schedule_and_its_runs_promote_a_model(prefect_api: di
         served = subprocess.Popen([sys.executable, str(PROGRAM)], cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
         wanted = {"deployments": {"name": {"any_": ["digits"]}}}
-        deployment = until(served, tmp_path, lambda: next(iter(ask(prefect_api, "deployments/filter", wanted)), None))
+        deployment = eventually(
+            lambda: next(iter(ask(prefect_api, "deployments/filter", wanted)), None),
+            process=served,
+            said=(tmp_path / "log").read_text,
+        )
         assert deployment["schedules"][0]["schedule"]["cron"] == "0 3 * * *"
         for night in range(2):
             made = ask(prefect_api, f"deployments/{deployment['id']}/create_flow_run", {"parameters": {"configs": 3}})
-            run = until(served, tmp_path, lambda made=made: ended(prefect_api, made["id"]))
+            run = eventually(
+                lambda made=made: ended(prefect_api, made["id"]), process=served, said=(tmp_path / "log").read_text
+            )
             said = (tmp_path / "log").read_text()
             assert run["state_name"] == "Completed", said
             found = ask(prefect_api, "flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [made["id"]]}}})
@@ -107,7 +113,9 @@ def test_it_is_deployed_to_a_process_worker(prefect_api: dict[str, str], tmp_pat
         for deployment in deployments:
             form = {"parameters": {"name": deployment["name"]}}
             made = ask(prefect_api, f"deployments/{deployment['id']}/create_flow_run", form)
-            run = until(worker, tmp_path, lambda made=made: ended(prefect_api, made["id"]))
+            run = eventually(
+                lambda made=made: ended(prefect_api, made["id"]), process=worker, said=(tmp_path / "log").read_text
+            )
             assert run["state_name"] == "Completed", (tmp_path / "log").read_text()
             found = ask(prefect_api, "flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [made["id"]]}}})
             assert [(sub["name"], sub["state_name"]) for sub in found] == [(f"tune-{deployment['name']}", "Completed")]
@@ -120,11 +128,3 @@ def test_it_is_deployed_to_a_process_worker(prefect_api: dict[str, str], tmp_pat
 def ended(environment: dict[str, str], run: str) -> Any:
     found = ask(environment, f"flow_runs/{run}")
     return found if found["state_type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
-
-
-def until(served: subprocess.Popen[bytes], folder: Path, look: Any) -> Any:
-    deadline = time.monotonic() + LIMIT
-    while (found := look()) is None:
-        assert served.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
-        time.sleep(0.5)
-    return found

@@ -40,8 +40,6 @@ class GoldenJournal(MemoryJournal):
 
 
 class GoldenHome(Home):
-    """A home whose journal is that of a test."""
-
     def __init__(self, folder: Path, entries: list[Entry]) -> None:
         super().__init__(folder)
         self._entries = entries
@@ -112,17 +110,14 @@ def test_tables_hold_what_the_journal_says(path: Path, tmp_path: Path) -> None:
 
 
 def golden(entries: list[Entry], folder: Path) -> hpo.Result:
-    """The result of a study in a journal of its own."""
     return hpo.Result("golden", GoldenHome(folder, entries))
 
 
 def missing(value: Any) -> bool:
-    """Whether a cell of a table is empty."""
     return bool(pandas.isna(value))
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two cells are equal; NaN equals itself."""
     return (missing(one) and missing(other)) or bool(one == other)
 
 
@@ -162,7 +157,6 @@ def test_plots_are_figures_or_say_that_there_is_nothing(kind: str, tmp_path: Pat
 
 
 def tuned(home: Path, trials: int = 4) -> hpo.Result:
-    """A study of this home, trained in this process."""
     spec = hpo.StudySpec(
         study="study",
         objective="tests.python.training:train",

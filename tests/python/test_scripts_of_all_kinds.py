@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.waiting import eventually, living
 
 IMPORTS = "import hpo_core as hpo\n"
 TRAIN = """
@@ -67,34 +67,18 @@ class Script:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        assert process.stdin is not None
         process.stdin.write(self.typed.replace("FOLDER", repr(str(home))))
         process.stdin.close()
         return process
 
     def check(self, process: subprocess.Popen[str], home: Path) -> str:
         """It ran once, said how it ended, and left no process; returns what it printed."""
-        assert process.stdout is not None
         printed = process.stdout.read()
         process.wait()
         assert self.ends in printed, printed
         assert (home / "begun").read_text().count("begun") == self.begun, printed
-        until = time.monotonic() + 600
-        while left := _processes(self.tag):
-            assert time.monotonic() < until, left
-            time.sleep(0.1)
+        eventually(lambda: not living("OF_THIS_TEST", self.tag), said=lambda: living("OF_THIS_TEST", self.tag))
         return printed
-
-
-def _processes(tag: str) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("OF_THIS_TEST") == tag and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
 
 
 WHOLE = IMPORTS + TRAIN + TUNE

@@ -60,7 +60,6 @@ class Search:
         return entries
 
     def results(self, name: str = "s") -> dict[int, list[tuple[int, float | None]]]:
-        """(target, loss) of all results, by trial."""
         found: dict[int, list[tuple[int, float | None]]] = {}
         for entry in self.entries(name):
             for event in entry.events:

@@ -103,7 +103,6 @@ def recipe(imports: str, loaded: str) -> str:
 
 
 def start(folder: Path, home: str, **environment: str) -> subprocess.Popen[bytes]:
-    """The tuning script, without ``if __name__``, as a process of its own."""
     log = (folder / f"{home}.log").open("ab")
     command = [sys.executable, "tune.py", home]
     return subprocess.Popen(
@@ -112,7 +111,6 @@ def start(folder: Path, home: str, **environment: str) -> subprocess.Popen[bytes
 
 
 def rows(folder: Path, home: str) -> list[dict[str, Any]]:
-    """All results so far; none where the study has not begun."""
     try:
         return hpo.load("script", home=folder / home).results.to_dict("records")  # type: ignore[no-any-return]
     except HpoError:

@@ -22,17 +22,9 @@ from hpo_core.search.registry import SEARCH_METHODS
 from hpo_core.spec.sections import AddressClusterSpec, Cluster, LocalClusterSpec
 
 REPOSITORY = Path(__file__).parents[2]
-OTHERWISE = {
-    "study": "name",
-    "metrics": "metric",
-    "search": "method",
-}
+OTHERWISE = {"study": "name", "metrics": "metric", "search": "method"}
 """Settings of a study file whose argument has another name."""
-NO_CLASS = {
-    LocalClusterSpec: "workers",
-    AddressClusterSpec: "cluster",
-    RecordedSearch: "hpo rerun makes it",
-}
+NO_CLASS = {LocalClusterSpec: "workers", AddressClusterSpec: "cluster", RecordedSearch: "hpo rerun makes it"}
 """Parts of a study that a plain argument stands for."""
 UNSET = (inspect.Parameter.empty, None, False, (), "")
 
@@ -105,20 +97,12 @@ def test_public_names_complete_before_they_are_used() -> None:
         (lambda: hpo.Asha(config=3), "Asha: config: is no argument; did you mean 'configs'?"),  # type: ignore[call-arg]
         (lambda: hpo.Asha(60), "Asha: 1 values are given by position"),  # type: ignore[call-arg,arg-type,misc]
         (lambda: hpo.Asha(configs=0), "Asha: configs: Input should be greater than or equal to 1 (got 0)"),
-        (lambda: hpo.Asha(max_resource=1, min_resource=2), "min_resource = 2 is larger than max_resource = 1"),
-        (lambda: hpo.Float(1, 0), "Float: low = 1.0 is larger than high = 0.0; swap them"),
         (lambda: hpo.Float(0, 1, log=True), "log: true needs low > 0"),
         (lambda: hpo.Float(0, 1, low=2), "Float: low is given twice"),  # type: ignore[misc]
-        (lambda: hpo.Int(0, True), "high = true: a number belongs here"),
         (lambda: hpo.Choice("a", dict), "Choice: choices.1: Input should be"),  # type: ignore[arg-type]
-        (lambda: hpo.Choice("a", "a"), "choices holds 'a' twice"),
         (lambda: hpo.Choice("a", choices=["b"]), "Choice: choices is given twice"),
         (lambda: hpo.Sampler("TPESamplr"), "did you mean 'TPESampler'?"),
-        (lambda: hpo.Sampler("TPESampler", n_startup=3), "did you mean 'n_startup_trials'?"),
-        (lambda: hpo.Stop(target=float("nan")), "Stop: target: Input should be a finite number"),
-        (lambda: hpo.Metric("x", "least"), "Metric: mode: Input should be 'min' or 'max'"),  # type: ignore[arg-type]
         (lambda: hpo.Slurm(memory="much"), "Slurm: memory: "),
-        (lambda: hpo.Packing(polcy="fill"), "did you mean 'policy'?"),  # type: ignore[call-arg]
     ],
 )
 def test_a_mistake_fails_where_it_is_written(written: Any, words: str) -> None:

@@ -13,7 +13,6 @@ class FullError(Exception):
 
 
 def train(trial: hpo.Trial) -> None:
-    """Loss that falls with the steps, the smaller the closer x is to 0.3."""
     for step in trial.steps():
         trial.report(loss=(trial.params["x"] - 0.3) ** 2 + 1 / (step + 1), cost=trial.params["x"])
 

@@ -1,5 +1,3 @@
-"""Studies side by side: who belongs together, what is compared, what the page says."""
-
 from __future__ import annotations
 
 import json
@@ -42,10 +40,7 @@ def groups(*studies: list[Entry]) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"warm_start": {"studies": ["earlier"], "proposals": []}},
-        {"training": {"timeout": 60.0}},
-    ],
+    [{"warm_start": {"studies": ["earlier"], "proposals": []}}, {"training": {"timeout": 60.0}}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_studies_that_began_or_trained_otherwise_are_no_repeats(changes: dict[str, object]) -> None:

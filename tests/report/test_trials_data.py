@@ -1,9 +1,14 @@
-"""The data behind the table of trials and the section of one, and the figures that came with them."""
+"""The data behind the table of trials and the section of one; the report that is written anew."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,7 +18,11 @@ from hpo_core.report import trials_table as embedded
 from hpo_core.report import write_report
 from hpo_core.report.parameters import contour, importances
 from hpo_core.report.series import read_series
+from hpo_core.report.study_page import LiveReport
+from tests.cli.test_console import played as played_study
+from tests.methods import spec_of
 from tests.report.test_report import ASHA, SPACE, World
+from tests.waiting import LIMIT
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -47,7 +56,6 @@ def test_every_trial_is_a_row_with_its_parameters_in_full(played: World, page: s
 def test_states_are_told_in_words(played: World) -> None:
     series = read_series(played.entries())
     found = embedded.embedded_trials(series)
-    assert found is not None
     states = [row[1] for row in found["rows"]]
     best = played.study.best
     assert best is not None and states.count("winner") == 1 and states[best.trial] == "winner"
@@ -77,7 +85,6 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     found = importances(series)
     assert found is not None
     figure = contour(series, found)
-    assert figure is not None
     go.Figure(data=figure.data, layout=figure.layout)
     first, second = list(found.shares)[:2]
     assert first in figure.layout["xaxis"]["title"]["text"] and second in figure.layout["yaxis"]["title"]["text"]
@@ -85,3 +92,36 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     both = [t for t in series.trials if {first, second} <= set(t.params) and t.results]
     assert len(dots["x"]) == len(both), "a dot for every result"
     assert surface["type"] == "contour" and surface["connectgaps"]
+
+
+def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) -> None:
+    world, page = World(failing=False), tmp_path / "report.html"
+    report = LiveReport(world.journal, "digits-mlp", page)
+    assert report.write()
+    assert "Nothing to draw yet" in page.read_text() and data_of(page.read_text())["live"] > 0
+    before = page.stat().st_ino
+    assert report.write() and page.stat().st_ino == before, "nothing new"
+    world.play(12)
+    assert report.write()
+    assert len(data_of(page.read_text())["trials"]["rows"]) == len(world.study.state.trials)
+    world.study.stop("enough")
+    assert not report.write()
+    assert data_of(page.read_text())["live"] == 0, "it loads itself no more"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_follows_a_study_until_it_is_interrupted(how: signal.Signals, tmp_path: Path) -> None:
+    played_study(tmp_path, spec_of("random"), steps=2)
+    command = [sys.executable, "-m", "hpo_core.cli", "report", "world", "--live", "--home", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        assert " follows world. Ctrl-C ends that" in process.stdout.readline()
+        page = tmp_path / "studies" / "world" / "report.html"
+        assert data_of(page.read_text())["live"] > 0
+        process.send_signal(how)
+        assert process.wait(timeout=LIMIT) == 0
+        assert data_of(page.read_text())["live"] == 0
+    finally:
+        process.kill()
+        process.wait(timeout=LIMIT)

@@ -1,1 +1,0 @@
-"""Samplers of our own."""

@@ -1,5 +1,3 @@
-"""``ranked_gp``: its proposals in studies, and the model behind them."""
-
 from __future__ import annotations
 
 import importlib.util

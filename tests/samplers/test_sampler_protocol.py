@@ -136,6 +136,3 @@ def test_a_study_is_judged_by_its_own_rule_for_the_best(table: TableProblem) -> 
     lowest = play_ours(table, Ours(), 3, MOVED)["checkpoint"][-1]
     highest = play_ours(table, Ours({"best_of": "highest_rung"}), 3, MOVED)["checkpoint"][-1]
     assert lowest < highest  # losses are noise here, so the lowest of all is on the rung with most results
-
-
-# made-up problems

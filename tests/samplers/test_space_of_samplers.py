@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hpo_core import HpoError, MemoryJournal, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import SearchSpace
 from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.study.optuna_trials import copy_to_optuna
 from tests.conftest import fresh, make_spec
@@ -81,13 +80,9 @@ def told(study: Study) -> list[Plain]:
     sampler = study.sampler
     if not isinstance(sampler, OptunaSampler):
         return [dict(trial.params) for trial in study.state.trials]
-    space, shown = study.spec.search_space(), sampler._study.get_trials(deepcopy=False)
+    space, shown = study.spec.search_space().parameters, sampler._study.get_trials(deepcopy=False)
     assert len(shown) == len(study.state.trials)
-    return [of_scale(space, dict(one.params)) for one in shown]
-
-
-def of_scale(space: SearchSpace, shown: Plain) -> Plain:
-    return {name: space.parameters[name].from_scale(value) for name, value in shown.items()}
+    return [{name: space[name].from_scale(value) for name, value in one.params.items()} for one in shown]
 
 
 def train(study: Study, count: int) -> None:
@@ -95,7 +90,6 @@ def train(study: Study, count: int) -> None:
         warnings.simplefilter("ignore")
         for _ in range(count):
             job = study.ask()
-            assert job is not None
             study.tell(job, {"loss": float(len(study.state.trials) % 5)})
 
 
@@ -191,7 +185,6 @@ def test_a_sampler_learns_which_of_two_choices_is_better_that_python_calls_equal
         warnings.simplefilter("ignore")
         for number in range(25):
             job = study.ask()
-            assert job is not None
             best = same(job.params["c"], choices[0])
             good += best and number >= 12
             study.tell(job, {"loss": float(not best) + 0.001 * float(job.params["x"])})

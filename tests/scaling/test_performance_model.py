@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
-
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.performance_model import (
-    ETHERNET_20,
     K40,
     Convolution,
+    CorrectedModel,
     Dense,
     ExchangeModel,
     FittedModel,
     LayerModel,
     Link,
+    StepModel,
     corrected,
     fitted,
     rounds,
@@ -44,15 +46,6 @@ def test_each_layer_takes_what_paleo_says() -> None:
         assert 1000 * sum(map(K40.seconds, found)) == pytest.approx(compute + memory, rel=1e-12)
 
 
-def test_a_convolution_multiplies_as_often_as_loops_do() -> None:
-    layer, samples = Convolution((7, 6), 2, (3, 2), 5, stride=(2, 1), padding="same"), 3
-    outputs = itertools.product(range(samples), range(4), range(6), range(5))
-    window = itertools.product(range(3), range(2), range(2))
-    assert layer.outputs == (4, 6)
-    assert layer.forward(samples).flops == 2 * len(list(outputs)) * len(list(window))
-    assert layer.weight_gradient(samples).flops == pytest.approx(layer.forward(samples).flops)
-
-
 def test_a_dense_layer_reads_and_writes_its_matrices() -> None:
     layer = Dense(3, 5)
     arrays = {"x": 7 * 3, "w": 3 * 5, "y": 7 * 5}
@@ -60,13 +53,6 @@ def test_a_dense_layer_reads_and_writes_its_matrices() -> None:
         assert work.flops == 2 * 7 * 3 * 5
         assert sorted(work.transfers) == sorted(4 * size for size in arrays.values())
     assert layer.weights == 3 * 5 + 5
-
-
-def test_the_first_layer_needs_no_gradient_of_its_input() -> None:
-    one = LayerModel(layers=(Dense(10, 10),), processor=K40, link=ETHERNET_20, batch=8)
-    two = LayerModel(layers=(Dense(10, 10),) * 2, processor=K40, link=ETHERNET_20, batch=8)
-    assert one.backward(8) == K40.seconds(Dense(10, 10).weight_gradient(8))
-    assert two.backward(8) == pytest.approx(2 * one.backward(8) + K40.seconds(Dense(10, 10).input_gradient(8)))
 
 
 INCEPTION = ExchangeModel(seconds=11.82207685931826, size=94937248, link=Link(20, 0.72), all_reduce="butterfly")
@@ -144,3 +130,57 @@ def test_measured_times_that_say_nothing_are_refused(measured: dict[int, float])
         fitted(measured)
     with pytest.raises(ValueError, match="one of 1 GPU"):
         corrected(nin(256), measured)
+
+
+SIZES = doublings(128)
+few = settings(max_examples=30)
+"""These are simple laws, and a step of a network is many operations."""
+schemes = st.sampled_from(["butterfly", "tree", "ring"])
+positive = st.floats(1e-3, 1e6)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> LayerModel:
+    layers = draw(st.lists(st.sampled_from(NIN), min_size=1, max_size=6))
+    link = Link(draw(st.floats(0.1, 1000)), draw(st.floats(0.05, 1)))
+    found = nin(draw(st.integers(1, 4096)))
+    return msgspec.structs.replace(found, layers=tuple(layers), link=link, all_reduce=draw(schemes))
+
+
+@few
+@given(models(), st.lists(st.floats(0.01, 1), min_size=2, max_size=5))
+def test_kappa_falls_as_the_wanted_efficiency_rises(model: LayerModel, wanted: list[float]) -> None:
+    gains = speedups(model, SIZES)
+    found = [kappa(gains, efficiency) for efficiency in sorted(wanted)]
+    assert found == sorted(found, reverse=True)
+    assert all(
+        gains[size] >= efficiency * size * 0.999999 for size, efficiency in zip(found, sorted(wanted), strict=True)
+    )
+
+
+@few
+@given(models())
+def test_a_speedup_is_at_most_linear_and_one_on_one_gpu(model: LayerModel) -> None:
+    gains = speedups(model, range(1, 40))
+    assert gains[1] == 1
+    assert all(0 < gain <= gpus for gpus, gain in gains.items())
+
+
+@few
+@given(models(), positive, positive, st.sampled_from(SIZES))
+def test_a_correction_finds_the_factors_of_times_that_follow_the_model(
+    model: StepModel, compute: float, ratio: float, gpus: int
+) -> None:
+    true = CorrectedModel(model, compute, compute * ratio)
+    found = corrected(model, {size: true.step(size).total for size in (1, 2)})
+    assert found.step(gpus).total == pytest.approx(true.step(gpus).total, rel=1e-6)
+
+
+@few
+@given(positive, st.floats(0.4, 1.5), st.floats(1e-3, 1e3), schemes)
+def test_the_unit_of_measured_times_does_not_matter(base: float, second: float, unit: float, scheme: str) -> None:
+    times = {1: base, 2: base * second}
+    gains = speedups(fitted(times, scheme), SIZES)  # type: ignore[arg-type]
+    scaled = speedups(fitted({size: unit * time for size, time in times.items()}, scheme), SIZES)  # type: ignore[arg-type]
+    assert scaled == pytest.approx(gains, rel=1e-6)
+    assert gains[2] == pytest.approx(min(2.0, 1 / second))

@@ -26,7 +26,6 @@ GROWING: dict[str, Any] = {
 
 
 def sizes(folder: Path, name: str) -> tuple[dict[tuple[int, int], int], Study]:
-    """Slots of each job, by trial and target; the audited study."""
     journal = Home(folder).read_journal()
     entries = list(journal.entries(name))
     assert audit(entries).clean

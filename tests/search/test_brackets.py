@@ -122,13 +122,14 @@ def test_proportional_draws_follow_the_base_rungs() -> None:
         assert abs(counts[s] - 10 * size) < 4 * sigma, (s, counts[s])
 
 
-def test_widening_takes_nothing_back() -> None:
-    assignment = Assignment(plan("budget", [0, 1, 2], 5, 4), 10)
+@pytest.mark.parametrize(("width", "more"), [(10, 7), (6, 1)])  # by shares alone, bracket 2 has none of 7 and one of 6
+def test_widening_takes_nothing_back(width: int, more: int) -> None:
+    assignment = Assignment(plan("budget", [0, 1, 2], 5, 4), width)
     for _ in range(300):
         index = assignment.next()
         if index is None:
             assert sum(assignment.created) == assignment.width
-            assignment.widen(7)
+            assignment.widen(more)
         else:
             assignment.take(assignment.brackets[index])
         assert all(made <= share for made, share in zip(assignment.created, assignment.quota, strict=True))

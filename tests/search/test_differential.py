@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpo_core import Study, StudySpec
+from hpo_core import Study
 from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
+from tests.conftest import make_spec
 
 TABLE = Path(__file__).parents[1] / "data" / "mlp_digits.npz"
 WORKERS, FULL_RUNS = 9, 21
@@ -29,14 +30,7 @@ def run(table: CurveTable, method: str, seed: int) -> Study:
     search = {"method": method, "configs": rows, "max_resource": table.max_resource}
     if method == "asha":
         search |= {"min_resource": 1, "reduction_factor": 3}
-    spec = StudySpec.from_plain(
-        {
-            "study": "table",
-            "metric": {"name": "loss"},
-            "space": {"row": {"type": "int", "low": 0, "high": rows - 1}},
-            "search": search,
-        }
-    )
+    spec = make_spec(space={"row": {"type": "int", "low": 0, "high": rows - 1}}, search=search)
     clock = VirtualClock()
     study = Study.create(spec, sampler=TableSampler(rows, seed), clock=clock)
     executor = Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost)
@@ -51,7 +45,6 @@ def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
     for seed in range(15):
         for method, values in regret.items():
             study = run(table, method, seed)
-            assert study.best is not None
             values.append(table.regret(study.state.trials[study.best.trial].params["row"]))
             if method == "asha":
                 rungs.append([rung.results for rung in study.method.rungs()])
@@ -67,19 +60,10 @@ def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
 
 def test_nine_workers_give_a_full_result_after_the_time_of_one_training() -> None:
     """ASHA 3.2 with checkpoints: the first trial reaches R after 1 time(R); 13/9 without resume."""
+    search = {"method": "asha", "configs": 500, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
     for resume, expected in ((True, 9.0), (False, 13.0)):
         clock = VirtualClock()
-        spec = StudySpec.from_plain(
-            {
-                "study": "figure",
-                "metric": {"name": "loss"},
-                "space": {"x": {"type": "float", "low": 0, "high": 1}},
-                "search": {
-                    "method": "asha", "configs": 500, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
-                },
-            }
-        )  # fmt: skip
-        study = Study.create(spec, clock=clock)
+        study = Study.create(make_spec(search=search), clock=clock)
         executor = Simulation(
             study,
             clock,

@@ -1,14 +1,10 @@
-"""Explore: how each kind of parameter changes, and what it never proposes."""
-
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Params
 from hpo_core.search.evolution import Explorer
 from hpo_core.search.pbt import PbtSearch
@@ -98,16 +94,3 @@ def test_never_outside_the_space(number: int, resample: float, perturb: list[flo
     for step in range(12):
         params = made.explore(params, number + step)
         assert space.complaints(params) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"perturb": []}, "perturb"),
-        ({"perturb": [-1.0]}, "perturb"),
-        ({"population": 1}, "population"),
-    ],
-)
-def test_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
-        explorer(**changes)

@@ -1,4 +1,4 @@
-"""Synchronous halving and Hyperband against the tables; the stopping variant case by case."""
+"""Successive halving, Hyperband and ASHA against the tables; promotion and stopping case by case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from hpo_core import Study
-from hpo_core.model.events import TrialStopped
+from hpo_core.model.events import TrialCreated, TrialStopped
+from hpo_core.search.asha import Asha, AshaSearch
+from hpo_core.search.method import Promote
+from hpo_core.search.rungs import LossRung, default_min_resource, rung_levels
 from hpo_core.search.sha import Tournament
 from hpo_core.views.states import trial_story
 from tests.conftest import completed, failed, fresh, make_spec
@@ -94,8 +97,98 @@ def test_stopping_judges_each_result_when_it_comes() -> None:
     assert "stopped at rung 0 (place 2 of 3)" in trial_story(study, 2)
 
 
+def test_a_trial_that_may_go_on_and_is_abandoned_loses_its_turn_and_ranks_last() -> None:
+    study = fresh(make_spec(search=STOPPING | {"configs": 50}))
+    first, second, third = study.set_capacity(3)
+    study.set_capacity(0)
+    assert study.tell_report(completed(first, 0.1)) == study.tell_report(completed(second, 0.5)) == []
+    study.abandon(first.trial)
+    study.tell_report(completed(third, 0.3))
+    study.check()
+    (job,) = study.set_capacity(1)
+    assert (job.trial, job.rung) == (second.trial, 1), "it had passed, and the abandoned one before it is gone"
+    (job,) = study.set_capacity(2)
+    assert (job.trial, job.rung) == (third.trial, 1), "the best of the three that count"
+
+
 def test_who_goes_on_has_the_slot_before_new_configurations() -> None:
     study = fresh(make_spec(search=STOPPING | {"configs": 50}))
     (job,) = study.set_capacity(1)
     (job,) = study.tell_report(completed(job, 0.5))
     assert (job.trial, job.rung, job.target) == (0, 1, 3)
+
+
+def test_production_default_is_at_most_five_rungs() -> None:
+    assert default_min_resource(256, 4) == 1
+    assert rung_levels(default_min_resource(1024, 4), 1024, 4) == [4, 16, 64, 256, 1024]
+    assert rung_levels(default_min_resource(9, 3), 9, 3) == [1, 3, 9]
+    for top in range(1, 300):
+        for eta in (2, 3, 4, 2.5):
+            assert len(rung_levels(default_min_resource(top, eta), top, eta)) <= 5
+
+
+def asha_figure_1(bracket: int) -> list[tuple[int, int]]:
+    """Promotions of synchronous order: fill the base rung, then promote until nothing is left."""
+    n, top, eta = 9, 9, 3
+    search = {"method": "asha", "configs": n, "max_resource": top, "min_resource": 1, "reduction_factor": eta}
+    study = fresh(make_spec(search=search | {"brackets": [bracket]}))
+    jobs = [study.ask() for _ in range(n)]
+    while any(jobs):
+        for job in filter(None, jobs):
+            study.tell(job, {"loss": float(job.trial)})
+        jobs = [study.ask()]
+    study.method.check()
+    return [(rung.results, rung.level) for rung in study.method.rungs()]
+
+
+@pytest.mark.parametrize(
+    ("bracket", "table", "budgets"),
+    [(0, [(9, 1), (3, 3), (1, 9)], [9, 9, 9]), (1, [(9, 3), (3, 9)], [27, 27]), (2, [(9, 9)], [81])],
+)
+def test_figure_1_of_asha(bracket: int, table: list[tuple[int, int]], budgets: list[int]) -> None:
+    rows = asha_figure_1(bracket)
+    assert rows == table
+    assert [count * level for count, level in rows] == budgets
+
+
+@pytest.mark.parametrize(
+    ("losses", "promoted", "candidate"),
+    [
+        ([0.5, 0.4], [], None),  # fewer than eta results: nobody
+        ([0.5, 0.4, 0.3], [], 2),  # the best of three
+        ([0.3, 0.3, 0.3], [], 0),  # a tie goes to the lower number
+        ([0.5, 0.4, 0.3], [2], None),  # the only candidate left already
+        ([0.5, 0.4, 0.3, 0.2], [2], 3),  # a better one arrived: it is the top 1 of 4 now
+        ([0.5, 0.4, 0.3, 0.9, 0.9], [2], None),  # floor(5/3) = 1, still trial 2
+        ([0.5, 0.4, 0.3, 0.9, 0.9, 0.9], [2], 1),  # floor(6/3) = 2: the second best
+        ([None, None, None], [], None),  # diverged ones are never promoted
+        ([None, None, 0.7], [], 2),
+        ([1e300, -1e300, 5.0], [], 1),  # outliers disturb nothing
+    ],
+)
+def test_promotion_rule(losses: list[float | None], promoted: list[int], candidate: int | None) -> None:
+    rung = LossRung(1, 3)
+    for trial, loss in enumerate(losses):
+        rung.add(trial, loss)
+        if trial in promoted and rung.size >= 3:
+            rung.promote(trial)
+    for trial in promoted:
+        rung.promote(trial)
+    rung.check()
+    assert rung.candidate() == candidate
+
+
+def test_scan_is_top_down() -> None:
+    asha = Asha(AshaSearch(max_resource=9, min_resource=1, reduction_factor=3).plan(), None)
+    ladder = asha.ladders[0]
+    for trial in range(10):
+        asha.apply(TrialCreated(trial, 0, {}))
+    for trial in range(9):
+        ladder.rungs[0].add(trial, float(trial))
+    for trial in range(3):
+        ladder.rungs[0].promote(trial)
+        ladder.rungs[1].add(trial, float(trial))
+    ladder.rungs[0].add(9, -1.0)  # a candidate in the base rung, too
+    assert asha.next_action() == Promote(0, 0, 2, 9)
+    ladder.rungs[1].promote(0)
+    assert asha.next_action() == Promote(9, 0, 1, 3)

@@ -1,5 +1,3 @@
-"""PASHA: when the ceiling rises, how far losses may differ, and that each raise can be explained."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""The services of tests/flows, for attacks on a system that runs."""
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

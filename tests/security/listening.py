@@ -18,7 +18,6 @@ def sockets_of(process: psutil.Process, kind: str = "inet") -> list[Any]:
 
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
-    """URL of a server that refuses everything, and the paths that it heard."""
     heard: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

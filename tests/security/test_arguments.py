@@ -24,7 +24,6 @@ def test_an_experiment_called_help_gets_its_runs(hpo: Runner) -> None:
     hpo("tune", file)
     client = open_client(Home(hpo.home).default_tracking_uri)
     experiment = client.get_experiment_by_name("--help")
-    assert experiment is not None
     kinds = [run.data.tags["hpo.kind"] for run in client.search_runs([experiment.experiment_id])]
     assert sorted(kinds) == ["study", "trial", "trial"]
     log = (hpo.home / "studies" / "toy" / "mlflow.log").read_text()

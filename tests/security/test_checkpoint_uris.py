@@ -130,7 +130,6 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, folder: Path, where: st
 def test_a_foreign_uri_in_a_journal_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, victim: Checkpoint) -> None:
     study = Study.create(make_spec())
     job = study.ask()
-    assert job is not None
     bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
     study.tell_report(completed(job, 0.5, checkpoint=bad))
     fold = TrackedStudy()

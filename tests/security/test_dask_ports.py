@@ -1,4 +1,4 @@
-"""Nobody without the study's own certificate gets in through the ports of its Dask cluster."""
+"""Nobody without the study's certificate gets in through the ports of its Dask cluster; tls:// schedulers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -15,9 +14,11 @@ import distributed
 import psutil
 import pytest
 
+from hpo_core.model.errors import SpecError
+from hpo_core.spec.sections import AddressClusterSpec
+from hpo_flows.dask.clusters.address import security_of
 from hpo_flows.dask.clusters.kind import NO_PAGES, new_security, scheduler_options
 from tests.faults.test_real_study import ROOT, Real
-from tests.flows.conftest import LIMIT
 from tests.security.listening import sockets_of
 
 ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
@@ -62,10 +63,8 @@ def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path) -> None:
     process = real.start()
     try:
         real.wait_for_entries(4, process)
-        until = time.monotonic() + LIMIT
-        while process.pid not in (ports := listening(psutil.Process(process.pid))).values():
-            assert process.poll() is None and time.monotonic() < until, f"who listens: {ports}"
-            time.sleep(0.1)
+        real.until(lambda: process.pid in listening(psutil.Process(process.pid)).values(), process)
+        ports = listening(psutil.Process(process.pid))
         found = attacked(tmp_path / "mark", sorted(ports))
         assert process.poll() is None, real.log.read_text()[-3000:]
         assert_refused(found, ports, tmp_path)
@@ -92,3 +91,27 @@ def test_no_port_of_processes_with_certificates_of_a_study_lets_a_stranger_in(tm
         assert {int(address.rpartition(":")[2]) for address in addresses} <= ports
         found = attacked(tmp_path / "mark", sorted(ports))
     assert_refused(found, ports, tmp_path)
+
+
+def certificate(folder: Path) -> dict[str, str]:
+    """A certificate that is its own authority, and its key, as files."""
+    made = new_security()
+    folder.mkdir()
+    texts = {"tls_ca_file": made.tls_ca_file, "tls_cert": made.tls_client_cert, "tls_key": made.tls_client_key}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o600)
+    return {name: str(folder / name) for name in texts}
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    files = certificate(tmp_path / "keys")
+    cluster = AddressClusterSpec(address="tls://h:1")
+    with pytest.raises(SpecError, match="needs certificates"):
+        security_of(cluster)
+    names = ("ca-file", "client.cert", "client.key")
+    with dask.config.set(dict(zip((f"distributed.comm.tls.{name}" for name in names), files.values(), strict=True))):
+        assert security_of(cluster) is not None
+        Path(files["tls_key"]).unlink()
+        with pytest.raises(SpecError, match="certificates for tls://h:1 cannot be used"):
+            security_of(cluster)

@@ -15,16 +15,7 @@ from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_flows.deployed.permissions import Permissions
 from tests.deployed.filled_forms import filled_in
-from tests.security.descriptions import (
-    ATTACKS,
-    LARGEST,
-    ROOM,
-    SECONDS,
-    attack,
-    begun,
-    measured,
-    plain,
-)
+from tests.security.descriptions import ATTACKS, LARGEST, ROOM, SECONDS, attack, begun, measured, plain
 
 MESSAGE = 20_000
 """Characters of an error at most, whatever was sent."""
@@ -58,13 +49,9 @@ def test_a_study_file_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> N
         path.symlink_to(path)
     else:
         path = {"device": Path("/dev/null"), "endless device": Path("/dev/zero"), "name with NUL": Path("a\0b")}[kind]
-    seen = measured(_load, str(path))
+    seen = measured(load_spec, str(path))
     assert seen.outcome == "refused" and seen.megabytes < ROOM, seen
     assert "Give the path of a study's YAML file" in seen.message or "cannot be read" in seen.message
-
-
-def _load(path: str) -> None:
-    load_spec(path)
 
 
 # Fuzzing: SpecError alone may come out, and what is accepted can be journaled and begun.

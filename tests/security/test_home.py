@@ -1,25 +1,26 @@
-"""A home folder is one user's: private, and nothing that was planted in it makes us touch other files."""
+"""A home is one user's: folders 0700, files 0600, no links, no foreign owners."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from hpo_core.home import Home
 from hpo_core.model.errors import StorageError
-from hpo_core.tracking.mlflow_projection import ProcessLock
-from hpo_core.tracking.tracker_links import CopyProgress, note_progress, read_progress
+from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import fresh, make_spec
 from tests.faults.test_real_study import Real
-
-ROOT = Path(__file__).parents[2]
 
 
 def mode(path: Path) -> int:
@@ -69,6 +70,11 @@ def begins(home: Home) -> None:
     Session(home, "world", spec=make_spec(objective="json:loads"))
 
 
+def copies(home: Home) -> None:
+    with contextlib.closing(Session(home, "world", spec=make_spec(objective="json:loads"))) as session:
+        session.trackers.start()
+
+
 def starts_prefect(home: Home) -> None:
     server = SharedServer(home.folder / "prefect")
     try:
@@ -85,6 +91,7 @@ def starts_prefect(home: Home) -> None:
         ("mlartifacts", begins),  # MLflow follows links itself: what it writes is looked at before it begins
         ("mlflow.db", begins),
         ("mlflow.db-wal", begins),
+        ("studies/world/mlflow.log", copies),
         ("journal.db", Home.open_journal),
         ("journal.db-wal", Home.open_journal),
         ("compared", lambda home: home.comparison_path(["a"])),
@@ -106,38 +113,6 @@ def test_nothing_is_written_or_removed_through_a_link(
     assert contents(thesis) == before and mode(thesis) == 0o755
 
 
-@pytest.mark.parametrize("name", ["mlflow.log", "mlflow.copy", "lock", "report.html"])
-def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path, name: str) -> None:
-    home = Home(tmp_path / "home")
-    folder = home.study_folder("world", create=True)
-    before = contents(thesis)
-    link = folder / name
-    if name == "lock":
-        lock = ProcessLock.of(folder, "here")
-        lock.path.symlink_to(thesis / "profile")
-        with pytest.raises(StorageError):
-            lock.take()
-    else:
-        link.symlink_to(thesis / "profile")
-    if name == "mlflow.copy":
-        note_progress(folder, CopyProgress(trouble="out of reach"))
-        assert read_progress(folder) == CopyProgress(trouble="out of reach") and not link.is_symlink()
-    if name == "report.html":
-        from hpo_core.report import write_report
-
-        world = World(1)
-        study = fresh(make_spec(), None, world)
-        world.play(study)
-        write_report(list(study.journal.entries("world")), home.report_path("world"))
-        assert not link.is_symlink() and mode(link) == 0o600
-    if name == "mlflow.log":
-        session = Session(home, "world", spec=make_spec(objective="json:loads"))
-        with pytest.raises(StorageError, match="is a symbolic link"):
-            session.trackers.start()
-        session.close()
-    assert contents(thesis) == before
-
-
 def test_a_linked_home_in_a_project_is_refused(tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".hpo").symlink_to(thesis)
@@ -147,3 +122,88 @@ def test_a_linked_home_in_a_project_is_refused(tmp_path: Path, thesis: Path, mon
     assert contents(thesis) == before and mode(thesis) == 0o755
     Home(tmp_path / ".hpo").open_journal().close()  # named by the user it is the user's choice
     assert (thesis / "journal.db").exists()
+
+
+def test_new_files_are_private_and_open_ones_become_private(tmp_path: Path) -> None:
+    wide = tmp_path / "wide"
+    wide.mkdir(mode=0o755)
+    wide.chmod(0o777)
+    inner = private_folder(wide / "a" / "b", below=wide)
+    assert [mode(path) for path in (wide, wide / "a", inner)] == [0o700] * 3
+    old = inner / "log"
+    old.write_text("before ")
+    old.chmod(0o644)
+    with open_private(old, "ab") as file:
+        file.write(b"after")
+    write_private(inner / "new", b"content")
+    assert old.read_text() == "before after" and (inner / "new").read_bytes() == b"content"
+    assert [mode(path) for path in inner.iterdir()] == [0o600] * 2
+    with open_private(old, "wb") as file:
+        file.write(b"anew")
+    assert old.read_text() == "anew"
+
+
+def test_links_are_refused_and_their_targets_stay(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    (victim / "key").write_text("secret")
+    home = private_folder(tmp_path / "home")
+    (home / "studies").symlink_to(victim)
+    (home / "file").symlink_to(victim / "key")
+    with pytest.raises(StorageError, match="studies is a symbolic link"):
+        private_folder(home / "studies" / "x", below=home)
+    with pytest.raises(StorageError, match="studies is a symbolic link"):
+        check_folder(home / "studies" / "x", below=home)
+    modes: list[Literal["rb", "wb", "ab"]] = ["rb", "wb", "ab"]
+    for how in modes:
+        with pytest.raises(StorageError, match="file is a symbolic link"):
+            open_private(home / "file", how)
+    write_private(home / "file", b"ours")
+    assert (home / "file").read_bytes() == b"ours" and not (home / "file").is_symlink()
+    assert (victim / "key").read_text() == "secret" and list(victim.iterdir()) == [victim / "key"]
+    assert mode(victim) == 0o755
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(StorageError):
+        open_private(tmp_path / "log", "ab")
+    with pytest.raises(StorageError, match="no regular file"):
+        open_private(tmp_path / "log", "rb")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_a_home_of_another_user_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 4321, 4321)
+    private_folder(theirs)  # root acts for its owner
+    theirs.chmod(0o775)
+    with pytest.raises(StorageError, match="belongs to user 4321 and others may write to it"):
+        private_folder(theirs)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_files_of_another_user_are_refused(open_folder: Path) -> None:
+    foreign = open_folder / "foreign"
+    foreign.mkdir()
+    (foreign / "log").write_text("theirs")
+    for path in (foreign, foreign / "log"):
+        os.chown(path, 4321, 4321)
+    (foreign / "log").chmod(0o666)
+    script = (
+        "import os, sys; os.setgroups([]); os.setgid(4322); os.setuid(4322)\n"
+        "from hpo_core.model.errors import StorageError\n"
+        "from hpo_core.security.private_files import open_private, private_folder\n"
+        "for call in (lambda: private_folder(sys.argv[1]), lambda: open_private(sys.argv[1] + '/log', 'ab')):\n"
+        "    try: call()\n"
+        "    except StorageError as error: print(error)\n"
+    )
+    # Imported before the change of user: the interpreter may lie where that user cannot look.
+    script = "import hpo_core.model.errors, hpo_core.security.private_files\n" + script
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=600, check=True
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == 2 and all("belongs to user 4321" in line for line in said), done
+    assert (foreign / "log").read_text() == "theirs"

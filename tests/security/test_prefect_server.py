@@ -9,10 +9,10 @@ import json
 import socket
 import stat
 import subprocess
-import time
 import urllib.error
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +23,7 @@ from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, server_file, wait_for_entries
 from tests.flows.prefect_api import ask
 from tests.security.listening import sockets_of
+from tests.waiting import eventually
 
 EVIL = "http://evil.example"
 PREFECT = tuple(map(int, version("prefect").split(".")[:3]))
@@ -168,13 +169,12 @@ def test_the_servers_environment_has_no_other_secret(tmp_path: Path, monkeypatch
 def wait_for_run(server: dict[str, str]) -> None:
     """A study that ends before its flow run is there does not say where the server is."""
     environment = {"PREFECT_API_URL": f"{server['url']}/api", "PREFECT_API_AUTH_STRING": server["auth"]}
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+
+    def runs() -> Any:
         with contextlib.suppress(urllib.error.URLError, ConnectionError):  # it is starting
-            if ask(environment, "flow_runs/filter", {}):
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no flow run after {PATIENCE:g} s")
+            return ask(environment, "flow_runs/filter", {})
+
+    eventually(runs, PATIENCE)
 
 
 @pytest.mark.slow

@@ -19,15 +19,7 @@ SMALL = 40
 MODES = {"packing", "data", "share", "gang", "scaling", "packs", "hops", "shares", "gangs", "grows"}
 """Sections of a study file that change how jobs are placed, and what a spec says of them."""
 STAND_FOR_MODES = {
-    *(
-        "packing_settings",
-        "uses_mps",
-        "shared_devices",
-        "pool_name",
-        "job_slots",
-        "room_word",
-        "unit_word",
-    ),
+    *("packing_settings", "uses_mps", "shared_devices", "pool_name", "job_slots", "room_word", "unit_word"),
     *("partitions", "trained_partitions", "partition_folder", "measures_speedups"),
 }
 """Properties of a spec whose value says nothing but which mode the study is in, where they are a condition."""
@@ -57,17 +49,14 @@ def _documented(top: ast.AST) -> Iterator[ast.Constant]:
 
 
 def all_code_lines() -> int:
-    """Code lines of both packages."""
     return sum(code_lines(path) for path in modules().values())
 
 
 def small_files() -> list[str]:
-    """Modules with fewer than :data:`SMALL` code lines, but for those that are empty."""
     return [name for name, path in modules().items() if 0 < code_lines(path) < SMALL]
 
 
 def single_importers() -> list[str]:
-    """Modules that exactly one other module imports."""
     importers = Counter(target for targets in graph().values() for target in targets)
     return [name for name, path in modules().items() if importers[name] == 1 and path.name != "__init__.py"]
 
@@ -122,21 +111,11 @@ def _is_mode(node: ast.expr, aliases: frozenset[str] = frozenset()) -> bool:
 
 
 def doubled_classes() -> dict[str, list[str]]:
-    """Public class names that two modules define."""
     found: dict[str, list[str]] = defaultdict(list)
     for name, path in modules().items():
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(name)
-    return {name: places for name, places in found.items() if len(places) > 1}
-
-
-def doubled_modules() -> dict[str, list[str]]:
-    """Base names that two modules have."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name, path in modules().items():
-        if not path.name.startswith("__"):
-            found[path.stem].append(name)
     return {name: places for name, places in found.items() if len(places) > 1}
 
 

@@ -12,7 +12,6 @@ _PACKAGES = {"hpo_core": ROOT / "hpo_core", "hpo_flows": ROOT / "flows" / "hpo_f
 
 
 def modules() -> dict[str, Path]:
-    """All modules of the two packages by their dotted names."""
     found = {}
     for package, folder in _PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
@@ -56,7 +55,6 @@ def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
 
 @cache
 def graph() -> dict[str, set[str]]:
-    """By module, the modules of ours that it imports."""
     known = modules()
     found = {}
     for name, path in known.items():

@@ -113,11 +113,7 @@ def way_of_a_job(root: Path = ROOT) -> Way:
     """Run the study with the packages in ``root``, and read what its processes noted."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name, text in (
-            ("study.yaml", STUDY),
-            ("hops_objective.py", OBJECTIVE),
-            ("sitecustomize.py", NOTER),
-        ):
+        for name, text in (("study.yaml", STUDY), ("hops_objective.py", OBJECTIVE), ("sitecustomize.py", NOTER)):
             (folder / name).write_text(text)
         (folder / "noted").mkdir()
         packages = f"{root}:{root / 'flows'}"

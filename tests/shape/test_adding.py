@@ -38,7 +38,6 @@ print([rung.results for rung in study.method.rungs()], sorted({str(t.params) for
 
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package with what the page adds."""
     folder = tmp_path_factory.mktemp("adding")
     shutil.copytree(ROOT / "hpo_core", folder / "hpo_core", ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in _BLOCK.findall("".join((ROOT / "hpo_core" / room / "README.md").read_text() for room in ROOMS)):
@@ -57,7 +56,6 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """What Python prints in the copy."""
     found = subprocess.run(
         [sys.executable, "-P", *words],
         cwd=folder,

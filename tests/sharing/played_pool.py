@@ -22,8 +22,6 @@ STEP = 0.5
 
 
 class Player:
-    """One study with its controller."""
-
     stopped = False
 
     def __init__(

@@ -26,6 +26,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.state import StudyState
 from hpo_core.study import Study
 from tests.dask_processes import DaskProcesses
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 600.0
@@ -72,13 +73,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 class Measured:
-    """What jobs wrote of their beginnings and ends."""
-
     def __init__(self, file: Path) -> None:
         self.file = file
 
     def spans(self) -> list[tuple[str, float, float]]:
-        """(study, begin, end) of each job; one that runs ends now."""
         open_jobs: dict[tuple[str, str], float] = {}
         found = []
         for line in self.file.read_text().splitlines() if self.file.exists() else []:
@@ -100,13 +98,6 @@ class Measured:
         return max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
 
 
-def wait_until(what: str, is_so: Callable[[], bool], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not is_so():
-        assert time.monotonic() < deadline, f"{what}: not within {limit:.0f} s"
-        time.sleep(0.5)
-
-
 @pytest.mark.slow
 def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another_comes(
     tmp_path: Path, dask_processes: DaskProcesses, start: Start
@@ -126,7 +117,7 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
         return all_do
 
     controllers = {name: study(name, weight) for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))}
-    wait_until("all three train", running("a", "b", "c"))
+    eventually(running("a", "b", "c"))
     time.sleep(2 * SHORT)
     began = time.time()
     time.sleep(60.0)
@@ -141,14 +132,13 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     assert [seen[name].share for name in "abc"] == [1, 1, 2]  # of four workers with two slots each
 
     os.killpg(controllers["c"].pid, signal.SIGKILL)
-    wait_until(
-        "the others use all slots",
+    eventually(
         lambda: sum(measured.slot_seconds(time.time() - 1.0, time.time()).get(name, 0.0) for name in "ab") > 6.5,
-        limit=LEASE_SECONDS + 2 * SHORT,
+        seconds=LEASE_SECONDS + 2 * SHORT,
     )
 
     controllers["d"] = study("d", 2.0)
-    wait_until("the fourth trains", running("d"))
+    eventually(running("d"))
     time.sleep(2 * SHORT)
     began = time.time()
     time.sleep(40.0)
@@ -183,15 +173,15 @@ def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(
         return sum(line.startswith(f"{name} begins") for line in lines)
 
     first = study("first", seconds=25.0)
-    wait_until("the first uses all slots", lambda: begun("first") == 2)
+    eventually(lambda: begun("first") == 2)
     second = study("second", seconds=3600.0)
-    wait_until("the second has a slot as a job ended", lambda: begun("second") == 1)
-    wait_until("the first goes on with the other one", lambda: begun("first") == 3)
+    eventually(lambda: begun("second") == 1)  # on the slot of a job that ended
+    eventually(lambda: begun("first") == 3)  # on the other one
     assert not any(trial.failures for trial in state("first").trials), "no job is ended for a share"
 
     if stopped:
         first.send_signal(signal.SIGSTOP)
-        wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 2)
+        eventually(lambda: begun("second") == 2)
         first.send_signal(signal.SIGCONT)
         time.sleep(SHORT)
         assert (begun("first"), begun("second")) == (3, 2), "it goes on, and begins none"

@@ -11,12 +11,14 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
-from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.journal.memory import UnkeptJournal
+from hpo_core.model.errors import FencedError, HpoError, JournalError, SpecError
 from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned
 from hpo_core.model.trial import Metrics, Report, Rung
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, Worker, make_workers
-from hpo_core.simulation.repeats import Scenario, World, play
+from hpo_core.simulation.repeats import RunFigures, Scenario, World, play, simulated_spec
+from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 from tests.methods import SEARCHES, spec_of
 
@@ -25,7 +27,6 @@ ASHA = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, 
 
 
 def units(job: Job) -> float:
-    """A second for each unit that the job trains."""
     return float(job.target - (job.checkpoint.resource if job.checkpoint else 0))
 
 
@@ -34,8 +35,6 @@ def loss(job: Job) -> Metrics:
 
 
 class Played:
-    """A study on virtual workers, and what its journal says."""
-
     def __init__(self, workers: int | Sequence[Worker], **changes: Any) -> None:
         seconds: Callable[[Job], float] = changes.pop("seconds", units)
         train: Callable[[Job], Metrics | Outcome] = changes.pop("train", loss)
@@ -58,7 +57,6 @@ class Played:
         return [event for entry in self.entries for event in entry.events if isinstance(event, kinds)]
 
     def schedule(self) -> list[tuple[int, str, float, float]]:
-        """(trial, worker, started, ended) of all attempts, by their end."""
         ended = self.events(JobCompleted, AttemptFailed)
         return [(event.trial, event.worker, event.started, event.ended) for event in ended]
 
@@ -195,9 +193,17 @@ def test_failures_and_bad_losses_are_reported_as_such() -> None:
 def test_bad_durations_and_clusters_are_refused() -> None:
     with pytest.raises(HpoError, match="takes nan seconds"):
         Played(1, search=RANDOM, seconds=lambda job: math.nan).run()
-    for bad in (lambda: make_workers(0), lambda: make_workers(1, speeds=[0]), lambda: make_workers(1, leaves=[(2, 1)])):
-        with pytest.raises(SpecError):
-            bad()
+    for cluster, words in (
+        ({"count": 0}, "workers = 0; give at least 1"),
+        ({"speeds": [0]}, "speed = 0 must be a number above 0"),
+        ({"speeds": []}, "speeds is empty"),
+        ({"leaves": [(2, 1)]}, "2 workers leave at second 1, and only 1 are there"),
+        ({"joins": [(0, 1)]}, "0 workers at second 1; give at least 1"),
+    ):
+        with pytest.raises(SpecError, match=words):
+            make_workers(**{"count": 1} | cluster)  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="must ascend from 0; swap them"):
+        Worker(joins=2.0, leaves=1.0)
     for faults in ({"drops": 1.0}, {"stragglers": -1}, {"drop": "forget"}, {"time_unit": 0}):
         with pytest.raises(SpecError, match=next(iter(faults))):
             Faults(**faults)  # type: ignore[arg-type]
@@ -211,10 +217,6 @@ def jobs_of(count: int, target: int) -> list[Job]:
     return [job for _ in range(count) if (job := study.ask()) is not None]
 
 
-def best_of(losses: list[float], count: int) -> list[int]:
-    return sorted(range(len(losses)), key=losses.__getitem__)[:count]
-
-
 def test_made_up_curves_follow_from_parameters_alone() -> None:
     curves, again = (AnalyticCurves(make_spec(), 3, cost_spread=0.5) for _ in range(2))
     for job in jobs_of(20, 27):
@@ -223,3 +225,41 @@ def test_made_up_curves_follow_from_parameters_alone() -> None:
         assert [point.resource for point in curves.curve(job)] == list(range(1, 28))
         assert curves.curve(job)[-1].metrics == curves.train(job)
     assert AnalyticCurves(make_spec(), 4).train(jobs_of(1, 27)[0]) != curves.train(jobs_of(1, 27)[0])
+
+
+def test_a_journal_that_keeps_no_entries_hands_each_on_once_and_still_fences() -> None:
+    kept, taken = MemoryJournal(), list[Entry]()
+    passing = UnkeptJournal(taken.append)
+    for journal in (kept, passing):
+        study = Study.create(make_spec(search=ASHA), journal, clock=lambda: 1.0)
+        for job in study.set_capacity(5):
+            study.tell(job, {"loss": job.params["x"]})
+    assert taken == list(kept.entries("world"))[1:]
+    assert passing.info("world") == kept.info("world")
+    assert list(passing.entries("world", 0, 1)) == list(kept.entries("world", 0, 1))
+    with pytest.raises(JournalError, match="were not kept"):
+        passing.entries("world")
+    with pytest.raises(FencedError):
+        passing.append("world", taken[-1])
+
+
+def test_figures_gathered_on_the_way_are_those_of_the_journal_afterwards() -> None:
+    spec = make_spec(search=ASHA)
+    faults = Faults(stragglers=0.5, drops=0.01)
+    curves = AnalyticCurves(spec, 3)
+    run = play(Scenario("a", spec, make_workers(7), faults), lambda spec, repeat: World(curves), 0)
+    journal, clock = MemoryJournal(), VirtualClock()
+    study = Study.create(run_spec(spec), journal, clock=clock)
+    faults = Faults(stragglers=0.5, drops=0.01, seed=spec.seed, time_unit=curves.time_unit)
+    Simulation(study, clock, workers=7, train=curves.train, seconds=curves.seconds, faults=faults).run()
+    figures = RunFigures(27, highest_rung=False)
+    for entry in journal.entries("world"):
+        figures.take(entry)
+    assert run.failed and run.jobs == study.state.completed_jobs
+    assert (run.steps, run.first_full, run.full) == (tuple(figures.steps), figures.first_full, figures.full)
+    assert run.rungs == figures.rungs
+
+
+def run_spec(spec: StudySpec) -> StudySpec:
+    """As a repeat is played: made faults neither halt nor exhaust a study."""
+    return simulated_spec(Scenario("a", spec, make_workers(7), Faults(drops=0.01)), 0)

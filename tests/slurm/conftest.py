@@ -57,7 +57,6 @@ def slurm(one_node: OneNodeSlurm) -> Iterator[OneNodeSlurm]:
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
-    """Return once it holds; fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
@@ -112,7 +111,6 @@ class SlurmStudy:
         self._file.write_text(json.dumps(study))  # YAML, too
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start ``hpo``: ``tune`` without arguments."""
         given = command or ("tune", str(self._file), "--no-prefect")
         with self._log.open("ab") as log:
             process = subprocess.Popen(
@@ -125,11 +123,9 @@ class SlurmStudy:
 
     @property
     def said(self) -> str:
-        """All that the commands wrote, in one line for each of theirs."""
         return self._log.read_text(errors="replace")
 
     def wait_for_words(self, words: str) -> None:
-        """Return once a command has written this."""
         wait_for(lambda: words in self.said, f"{words!r} in:\n{self.said}")
 
     def ends_well(self, process: subprocess.Popen[bytes]) -> None:
@@ -143,7 +139,6 @@ class SlurmStudy:
         wait_for(lambda: not mine & set(self._slurm.jobs()), "the study's jobs have left the queue", 60)
 
     def facts(self, kind: type[Any]) -> list[Any]:
-        """Events of a kind that the journal holds."""
         return [event for event in self._events() if isinstance(event, kind)]
 
     def _events(self) -> list[Event]:

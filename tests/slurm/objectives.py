@@ -1,5 +1,3 @@
-"""Training functions whose pace the study sets."""
-
 from __future__ import annotations
 
 import time
@@ -9,7 +7,6 @@ from tests.flows.objectives import Weights
 
 
 def paced(trial: Any) -> None:
-    """A step takes ``pause`` seconds; the loss falls with every step."""
     weights = Weights()
     trial.track(weights=weights)
     for _ in trial.steps():

@@ -102,7 +102,6 @@ class OneNodeSlurm:
         return {"SLURM_CONF": str(self.conf), "PATH": path}
 
     def start(self, seconds: float = 120.0) -> None:
-        """Return when the node takes jobs."""
         munge = self.folder / "munge"
         files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
         self._start("munged", "--foreground", "--force", *(f"--{name}={munge / file}" for name, file in files.items()))
@@ -112,7 +111,6 @@ class OneNodeSlurm:
         self._wait(lambda: self.node_state() == "idle", "the node is not idle", seconds)
 
     def stop(self) -> None:
-        """End jobs, then daemons; nothing of it is left."""
         with contextlib.suppress(RuntimeError, subprocess.TimeoutExpired):
             if self.jobs():
                 self.call("scancel", "--full", "--user", getpass.getuser())
@@ -141,7 +139,6 @@ class OneNodeSlurm:
         return done.stdout.strip()
 
     def jobs(self, state: str = "all") -> list[str]:
-        """Ids of the jobs in the queue, the ending ones too; or those in a state, such as RUNNING."""
         lines = [line.split() for line in self.call("squeue", "--noheader", "--format=%i %T").splitlines()]
         return [job for job, found in lines if state in ("all", found)]
 
@@ -171,7 +168,6 @@ class OneNodeSlurm:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody uses now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

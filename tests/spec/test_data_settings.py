@@ -1,5 +1,3 @@
-"""``data`` from a file, from the command line, refused, and in words."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""``packing`` from a file, from the command line and in words."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,7 +6,7 @@ import pytest
 
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.spec import StudySpec, load_spec
+from hpo_core.spec import load_spec
 from hpo_core.spec.packing import PackingSpec
 from tests.report.packed_study import packed_study
 
@@ -32,7 +30,6 @@ def test_settings_are_changed_whatever_the_file_says(study_file: Path, own: str)
     study_file.write_text(FILE + own)
     changes = ["packing.policy=worst_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB"]
     packing = load_spec(study_file, changes).packing
-    assert packing is not None
     assert packing.policy == "worst_fit" and packing.memory == {"CPU": "2GB"}
     assert packing.demand.memory == "2GB"
     assert packing.most == (3 if "most" in own else PackingSpec().most)
@@ -48,7 +45,6 @@ def test_it_is_turned_on_and_off(study_file: Path) -> None:
 
 def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
     packing = load_spec(study_file, ["packing.memory=8GB", "packing.oversubscribe=2"]).packing
-    assert packing is not None
     assert packing.memory_limit("A100") == 8_000_000_000 and packing.ratio("CPU") == 2
 
 
@@ -78,11 +74,6 @@ def test_mps_is_refused_with_what_it_cannot_do(study_file: Path, other: str, say
     with pytest.raises(SpecError, match=says):
         load_spec(study_file, ["packing.mps=auto", other])
     load_spec(study_file, ["packing.mps=off", other])
-
-
-def test_it_survives_the_journal(study_file: Path) -> None:
-    spec = load_spec(study_file, ["packing.memory=8GB", 'packing.by=["width"]'])
-    assert StudySpec.from_journal(spec.plain()) == spec
 
 
 def test_a_rerun_packs_like_its_source() -> None:

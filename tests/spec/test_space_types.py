@@ -1,18 +1,19 @@
-"""Types of parameters: distributions, conditions, dependent ranges, forbidden combinations, groups."""
-
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import first_job
 from hpo_core.model.errors import SpecError
-from hpo_core.model.rng import Stream
-from hpo_core.model.space import SearchSpace
+from hpo_core.model.rng import Stream, derive_seed
+from hpo_core.model.space import FloatParameter, IntParameter, SearchSpace
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import NestedParams, nested
 from hpo_core.model.space.search_space import distributions, seen
@@ -90,6 +91,7 @@ def _context(spec: StudySpec) -> Any:
     ("space", "says"),
     [
         ({"x": UNIT | {"when": {"c": {"nott": "a"}}}}, "c has a test 'nott'; tests are not, low and high"),
+        ({"x": UNIT | {"when": {"c": {}}}}, "c has an empty test"),
         ({"x": UNIT | {"when": [{"c": "a"}, {}]}}, "is empty and always holds"),
         ({"x": UNIT | {"when": {"c": {"not": ["a", "b"]}}}}, "no value of c is not 'a' or 'b'"),
         ({"x": UNIT | {"when": {"c": {"not": "z"}}}}, "wants c not 'z', a value that c never takes"),
@@ -157,6 +159,8 @@ def test_forbidden_combinations_are_never_tried_and_the_others_as_often_as_befor
 def test_a_space_that_is_forbidden_entirely_is_refused() -> None:
     with pytest.raises(SpecError, match="were all forbidden; forbid less"):
         make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}, {"x": {"high": 0.5}}])
+    with pytest.raises(SpecError, match="every point of the grid is forbidden"):
+        make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}], search={"method": "grid", "points": {"x": [1.0]}})
     with pytest.raises(SpecError, match=r"forbidden\[0\] names 'y', which is no parameter"):
         make_spec(space={"x": UNIT}, forbidden=[{"y": 1}])
     with pytest.raises(SpecError, match=r"start_with\[0\]: it is forbidden that x is at least 0.5"):
@@ -218,3 +222,44 @@ def test_hpo_try_keeps_to_the_space() -> None:
     assert (params["batch"], params["data"]) == (64, "a")
     with pytest.raises(SpecError, match="params.batch = 65 is off its steps"):
         first_job(spec, {"batch": "65"})
+
+
+FLOATS = st.tuples(st.floats(1e-6, 1e3), st.floats(0, 1e3), st.booleans()).map(
+    lambda t: FloatParameter(type="float", low=t[0], high=t[0] + t[1], log=t[2])
+)
+INTS = st.tuples(st.integers(1, 50), st.integers(0, 500), st.booleans()).map(
+    lambda t: IntParameter(type="int", low=t[0], high=t[0] + t[1], log=t[2])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.sampled_from("abcdef"), st.one_of(FLOATS, INTS), min_size=1), st.integers(0, 2**31))
+def test_draws_are_inside(parameters: dict[str, Any], seed: int) -> None:
+    space = SearchSpace(parameters)
+    for number in range(5):
+        values = space.draw(Stream(seed, "params", number))
+        assert space.complaints(values) == []
+        assert values == space.draw(Stream(seed, "params", number))
+
+
+def test_streams_are_the_same_for_ever() -> None:
+    # Golden values: a change would make every recorded study draw other parameters on resume.
+    stream = Stream(1, "params", 0)
+    assert [stream.below(1000) for _ in range(9)] == GOLDEN
+    assert derive_seed(1, "training", 3) == derive_seed(1, "training", 3) < 2**31
+
+
+GOLDEN = [695, 375, 317, 909, 434, 969, 630, 394, 29]
+
+
+def test_uniform_and_log_uniform() -> None:
+    wide = FloatParameter(type="float", low=1e-4, high=1.0, log=True)
+    draws = [wide.draw(Stream(0, "test", i)) for i in range(4000)]
+    below = sum(d < 1e-2 for d in draws) / 4000
+    assert abs(below - 0.5) < 0.03
+    ints = [IntParameter(type="int", low=1, high=6).draw(Stream(0, "die", i)) for i in range(6000)]
+    chi2 = sum((ints.count(k) - 1000) ** 2 / 1000 for k in range(1, 7))
+    assert chi2 < 20.5  # 0.1 % level, 5 degrees of freedom
+    normal = [Stream(0, "normal", i).normal() for i in range(4000)]
+    assert abs(sum(normal) / 4000) < 0.06
+    assert abs(math.sqrt(sum(x * x for x in normal) / 4000) - 1) < 0.05

@@ -86,7 +86,23 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
             r"sampler: a mapping .* no JSON: Expecting property name .* at character 2\. .*--set 'sampler=\{\"name\"",
         ),
         ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
+        ("{name: random}", "{name: random, gamma: 3}", "sampler random takes no arguments, got gamma; drop them"),
         ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
+        ("seed: 1", "seed: 1\ntracking: {mlflow: http://h}", "tracking.mlflow: is 'on' or 'off'; name the server in"),
+        ("seed: 1", "seed: 1\nscaling: {speedups: {1: 1.0}}", "speedups names 1 ranks; sizes must be from 2"),
+        ("seed: 1", "seed: 1\nscaling: {speedups: {2: 3.0}}", r"speedups\[2\] = 3.0 must be above 0 and at most 2"),
+        (
+            "seed: 1",
+            "seed: 1\nprefect: {tags: [a], tasks: rungs}",
+            "which tasks = 'rungs' does not have; leave tags out",
+        ),
+        ("seed: 1", "seed: 1\n? [a]\n: 1", "line 14: a key is a list or a mapping; keys are text"),
+        ("seed: 1", f"seed: 1\nconstants: {{a: {'[' * 80}{']' * 80}}}", "line 14: nested deeper than 20 levels"),
+        (
+            "seed: 1",
+            "seed: 1\npythonpath: [~nobody-of-that-name/x]",
+            "a path in pythonpath or data.folder leads nowhere",
+        ),
         ("low: 1.0e-4, high: 1.0, log: true", "low: -1.7e308, high: 1.7e308", "is not finite; narrow the range"),
     ],
 )

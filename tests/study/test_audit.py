@@ -22,7 +22,6 @@ Plain = list[dict[str, Any]]
 
 
 def played() -> Study:
-    """A finished study whose results have checkpoints, of which six may exist at once."""
     study = fresh(make_spec(checkpoints={"max_count": 6}), MemoryJournal(), world := Disk(3))
     world.play(study)
     return study

@@ -1,5 +1,3 @@
-"""Configurations for a study that another process drives: taken once, refused with the reason, withdrawn in time."""
-
 from __future__ import annotations
 
 import os
@@ -29,7 +27,6 @@ def enqueued(study: Study) -> list[ConfigurationEnqueued]:
 
 
 def answered(study: Study, requests: EnqueueRequests, request: EnqueueRequest) -> None:
-    """The controller's loop looks while the other process waits."""
     found: list[Exception] = []
 
     def wait() -> None:

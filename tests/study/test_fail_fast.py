@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,22 +27,16 @@ def diverged(job: Job) -> Report:
     )
 
 
-class Cluster:
-    """Plays a study on workers that finish their jobs in turn; trials of ``bad`` diverge, and do so at once."""
-
-    def __init__(self, bad: Any, *, workers: int = 1) -> None:
-        self.bad = bad
-        self.workers = workers
-
-    def play(self, study: Study) -> Study:
-        running = list(study.set_capacity(self.workers))
-        while running:
-            running.sort(key=lambda job: not self.bad(job.trial))
-            job = running.pop(0)
-            running += study.tell_report(diverged(job) if self.bad(job.trial) else completed(job, 0.5 + job.trial))
-            study.check()
-        assert audit(list(study.journal.entries(study.name))).clean
-        return study
+def play(study: Study, bad: Callable[[int], bool], workers: int = 1) -> Study:
+    """On workers that finish their jobs in turn; trials of ``bad`` diverge, and do so at once."""
+    running = list(study.set_capacity(workers))
+    while running:
+        running.sort(key=lambda job: not bad(job.trial))
+        job = running.pop(0)
+        running += study.tell_report(diverged(job) if bad(job.trial) else completed(job, 0.5 + job.trial))
+        study.check()
+    assert audit(list(study.journal.entries(study.name))).clean
+    return study
 
 
 def study_of(**changes: Any) -> Study:
@@ -53,7 +48,7 @@ def every(_: int) -> bool:
 
 
 def test_a_study_of_which_every_trial_diverges_halts_after_twenty() -> None:
-    study = Cluster(every).play(study_of())
+    study = play(study_of(), every)
     assert study.status == "halted" and len(study.state.trials) == 20
     halted = study.state.halted
     assert halted is not None and halted.rule == ""
@@ -79,15 +74,15 @@ def test_a_search_with_many_diverging_trials_goes_on(workers: int) -> None:
     for seed in range(2):
         drawn = random.Random(seed)
         bad = [drawn.random() < 0.7 for _ in range(200)]
-        study = Cluster(bad.__getitem__, workers=workers).play(study_of())
+        study = play(study_of(), bad.__getitem__, workers)
         assert study.status == "finished" and study.state.finite_results
 
 
 def test_a_resumed_study_halts_after_twenty_further_ones() -> None:
-    study = Cluster(every).play(study_of())
+    study = play(study_of(), every)
     study.recover("again")
-    Cluster(every).play(study)
+    play(study, every)
     assert study.status == "halted" and len(study.state.trials) == 40
     assert study.state.halted is not None and study.state.halted.reason.startswith("the next 20 trials all ended")
     study.recover("once more")
-    assert Cluster(lambda trial: trial < 45).play(study).status == "finished"
+    assert play(study, lambda trial: trial < 45).status == "finished"

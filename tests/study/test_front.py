@@ -1,5 +1,3 @@
-"""The Pareto front as programs see it, and what a spec may ask."""
-
 from __future__ import annotations
 
 import json

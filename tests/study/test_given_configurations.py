@@ -1,5 +1,3 @@
-"""Configurations that people give (start_with, enqueue), and constants."""
-
 from __future__ import annotations
 
 import json
@@ -8,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpo_core import MemoryJournal, Study
+from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import spec_of
 
 WHOLE = {"x": 0.25, "c": "a", "d": 16}
@@ -47,7 +45,6 @@ def test_every_sampler_completes_them_and_a_resume_goes_on_the_same(sampler: str
         study = fresh(make_spec(search=search, sampler={"name": sampler}, start_with=[PART, WHOLE]), journal)
         for step in range(9):
             job = study.ask()
-            assert job is not None
             study.tell(job, {"loss": job.params["x"]})
             if step == 3:
                 study.enqueue({"c": "b"})
@@ -189,6 +186,41 @@ def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
     again = fresh(rerun_spec(entries, "r", changes={"data.path": "b.npz", "seed": 2, "own.name": 3}))
     job = again.ask()
     assert job is not None and job.params == WHOLE | {"data.path": "b.npz", "seed": 2, "own.name": 3}
+
+
+def test_a_rerun_needs_trials_that_are_there() -> None:
+    journal = MemoryJournal()
+    study = fresh(make_spec(), journal)
+    with pytest.raises(SpecError, match="granted no job yet; there is nothing to train again"):
+        rerun_spec(list(journal.entries("world")), "r")
+    study.ask()
+    with pytest.raises(SpecError, match="--trial 7: the study has trials 0 to 0"):
+        rerun_spec(list(journal.entries("world")), "r", trials=[7])
+
+
+def test_a_rerun_goes_on_without_trials_that_fail_or_are_abandoned() -> None:
+    journal = MemoryJournal()
+    World(3).play(fresh(make_spec(), journal, World(3)))
+    again = fresh(rerun_spec(list(journal.entries("world")), "again"), MemoryJournal())
+    promoted = max(again.method.settings.grants, key=lambda grant: grant.target).trial  # type: ignore[attr-defined]
+    running = list(again.set_capacity(2))
+    while running[0].trial != promoted:
+        running += again.tell_report(completed(running.pop(0), 0.5))
+    again.set_capacity(0)
+    assert again.tell_report(completed(running.pop(0), 0.5)) == []
+    again.abandon(promoted)  # while it waits for the job that the record has for it
+    failing = running.pop(0)
+    running += again.tell_report(failed(failing, Outcome.ERROR, "ValueError: no"))
+    running += again.set_capacity(4)
+    while running:
+        running += again.tell_report(completed(running.pop(0), 0.5))
+        again.check()
+    assert again.status == "finished"
+    gone = {trial.number for trial in again.state.trials if trial.abandoned is not None}
+    assert gone == {promoted, failing.trial}
+    done = sum(status.results for status in again.method.rungs())
+    assert done == again.state.completed_jobs < sum(status.expected for status in again.method.rungs())
+    assert audit(again.journal.entries("again")).clean
 
 
 @pytest.mark.parametrize(

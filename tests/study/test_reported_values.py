@@ -65,7 +65,6 @@ def _request(style: str = "handle") -> JobRequest:
 def _told(value: Any) -> float:
     study = hpo.Study.create(make_spec())
     job = study.ask()
-    assert job is not None
     study.tell(job, {"loss": value})
     return study.state.trials[job.trial].results[0].metrics["loss"]
 

@@ -1,5 +1,3 @@
-"""Stop rules: each ends the study where it says, and a resume grants the same again."""
-
 from __future__ import annotations
 
 from itertools import cycle

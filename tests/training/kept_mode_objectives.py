@@ -48,5 +48,4 @@ def train_on_partition(trial):
 
 
 def dispatch(trial):
-    """One zygote for all: parameter ``do`` names the function."""
     globals()[trial.params["do"]](trial)

@@ -1,5 +1,3 @@
-"""Training functions that do nothing but use the stand-in for CUDA, or not; no tests in here."""
-
 from __future__ import annotations
 
 import ctypes
@@ -9,7 +7,6 @@ from pathlib import Path
 
 
 def use_gpu():
-    """Make a context, and launch a kernel."""
     driver = ctypes.CDLL("libcuda.so.1")
     assert driver.cuInit(0) == 0
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0) == 0
@@ -37,5 +34,4 @@ def train_on_processor(trial):
 
 
 def dispatch(trial):
-    """One zygote for all: parameter ``do`` names the function."""
     globals()[trial.params["do"]](trial)

@@ -1,5 +1,3 @@
-"""Trained models on other data: loaded, not trained; the user's mistakes are told with their cure."""
-
 from __future__ import annotations
 
 import subprocess

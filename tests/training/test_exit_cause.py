@@ -1,5 +1,3 @@
-"""What ended a training process: memory ran out only where the kernel says so."""
-
 from __future__ import annotations
 
 import contextlib

@@ -1,5 +1,3 @@
-"""What an attempt used of its GPU: a real worker, zygote and child; only the driver's library is a stand-in."""
-
 from __future__ import annotations
 
 import json

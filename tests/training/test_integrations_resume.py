@@ -176,12 +176,7 @@ def check(folder: Path, text: str, function: str) -> ResumeCheck:
     (folder / "looped.py").write_text(text)
     job = Job(5, 0, Rung(0, 0), 3, {})
     request = make_request(
-        job=job,
-        objective=f"looped:{function}",
-        required="none",
-        seed=7,
-        folder="",
-        pythonpath=(str(folder),),
+        job=job, objective=f"looped:{function}", required="none", seed=7, folder="", pythonpath=(str(folder),)
     )
     return check_resume(request, folder / "check")
 

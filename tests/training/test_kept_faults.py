@@ -183,7 +183,6 @@ def test_no_process_outlives_its_worker(tmp_path: Path, busy: bool, what: signal
     script = SCRIPT.format(root=root, folder=str(tmp_path), busy=busy)
     worker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     try:
-        assert worker.stdout is not None
         tag = worker.stdout.readline().strip()
         assert len(left(tag)) == 2, "zygote and child"
         if busy:

@@ -26,7 +26,6 @@ from tests.training.test_kept_faults import left, waiting_in
 from tests.waiting import eventually, gone
 
 HERE = str(Path(__file__).parent)
-ROOT = str(Path(__file__).parents[2])
 GIB = 1 << 30
 
 
@@ -136,7 +135,6 @@ def plain(worker: Worker, **more: Any) -> list[Report]:
 
 
 def population(worker: Worker, **more: Any) -> list[Report]:
-    """The second trial goes on from the first one's state, with another learning rate (PBT)."""
     first = worker.run(0, target=2, **more)
     return [first, worker.run(1, target=4, checkpoint=first.checkpoint, parent=0, lr=0.03, **more)]
 

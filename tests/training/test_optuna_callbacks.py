@@ -15,10 +15,7 @@ from hpo_core.training.objective import load_objective
 from hpo_core.training.optuna_space import find_space
 from tests.job_requests import make_request
 
-SPACE = {
-    "x": {"type": "float", "low": 0.0, "high": 1.0},
-    "c": {"type": "categorical", "choices": ["a", "b"]},
-}
+SPACE = {"x": {"type": "float", "low": 0.0, "high": 1.0}, "c": {"type": "categorical", "choices": ["a", "b"]}}
 
 
 def run(objective: Any, folder: Path, *, target: int = 2, after: Report | None = None, **changes: Any) -> Report:

@@ -1,5 +1,3 @@
-"""What CUDA reads in a child that shares a GPU."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""The space of an Optuna objective, written by calling it."""
-
 from pathlib import Path
 
 import pytest

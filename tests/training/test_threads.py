@@ -1,5 +1,3 @@
-"""``training.threads``: what a job's libraries are told, what is refused, and when too many threads are told."""
-
 from __future__ import annotations
 
 from pathlib import Path

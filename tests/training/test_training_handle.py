@@ -19,10 +19,7 @@ from tests.job_requests import changed, make_request
 def request_of(tmp_path):
     def make(target=3, checkpoint=None, metric="loss", attempt=0, **params):
         return make_request(
-            job=Job(5, attempt, Rung(0, 0), target, params, checkpoint),
-            metric=metric,
-            seed=11,
-            folder=str(tmp_path),
+            job=Job(5, attempt, Rung(0, 0), target, params, checkpoint), metric=metric, seed=11, folder=str(tmp_path)
         )
 
     return make

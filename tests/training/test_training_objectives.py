@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def dispatch(trial):
-    """One zygote for all: parameter ``do`` names the function."""
     globals()[trial.params["do"]](trial)
 
 
@@ -53,7 +52,6 @@ def simple(trial):
 
 
 def counting(trial):
-    """Small state, so that a checkpoint is written."""
     counter = Counter()
     trial.track(counter=counter)
     for step in trial.steps():

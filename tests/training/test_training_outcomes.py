@@ -217,10 +217,7 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
     code = "import sys\ndef train(trial):\n    trial.report(loss='torch' in sys.modules and 1 or 0)\n"
     (tmp_path / "plain.py").write_text(code)
     request = make_request(
-        job=Job(0, 0, Rung(0, 0), 1, {}),
-        objective="plain:train",
-        folder=str(tmp_path),
-        pythonpath=(str(tmp_path),),
+        job=Job(0, 0, Rung(0, 0), 1, {}), objective="plain:train", folder=str(tmp_path), pythonpath=(str(tmp_path),)
     )
     try:
         assert train_job(request).metrics == {"loss": 0.0}

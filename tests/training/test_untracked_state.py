@@ -1,5 +1,3 @@
-"""Modules, optimizers and generators that a loop changes and nobody saves are named; others are not."""
-
 from __future__ import annotations
 
 import random
@@ -26,8 +24,6 @@ Run = Callable[..., Report]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Trains to a target, perhaps from a checkpoint."""
-
     def run(function: Any, target: int = 3, start: Report | None = None) -> Report:
         checkpoint = None if start is None else start.checkpoint
         job = Job(5, 0 if start is None else 1, Rung(0, 0), target, {}, checkpoint)

@@ -1,5 +1,3 @@
-"""What an attempt used is measured, while it trains and at its end: real processes, known amounts."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -20,6 +18,7 @@ from hpo_core.training.child.shared_progress import FIRST_SECONDS
 from hpo_core.training.request import JobRequest
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request
+from tests.waiting import eventually
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "usage_objectives:dispatch"
@@ -110,7 +109,6 @@ def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
 
 
 def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[list[Report], threading.Thread, Any]:
-    """Reports, the thread that brings them, and what the attempt was said to use within so many seconds."""
     request = bench.request("minibatches", mb=90, iterations=iterations, file=str(bench.folder / "go"))
     reports: list[Report] = []
     thread = threading.Thread(target=lambda: reports.append(bench.pool.run(request)))
@@ -169,9 +167,7 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
     )
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(bench.pool.run, request)
-        until = time.monotonic() + 600
-        while not bench.pool.usages() and time.monotonic() < until:
-            time.sleep(0.02)
+        eventually(bench.pool.usages)
         assert not bench.pool.limit(0, 7, str(bench.folder), limit), "another attempt"
         assert bench.pool.limit(0, 0, str(bench.folder), limit)
         (bench.folder / "go").touch()

@@ -32,7 +32,6 @@ def holding(size: int, program: str = HOLDS) -> Iterator[int]:
     with subprocess.Popen(
         [sys.executable, "-c", program.format(size=size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
 

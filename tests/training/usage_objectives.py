@@ -1,5 +1,3 @@
-"""Training functions that take known amounts of memory and processor time."""
-
 from __future__ import annotations
 
 import ctypes
@@ -45,7 +43,6 @@ def dispatch(trial):
 
 
 def known(trial):
-    """A start-up, memory, processor time and units, all as the parameters say."""
     time.sleep(trial.params.get("startup", 0.0))
     kept = take(trial.params.get("mb", 0))
     be_seen(trial.params.get("looks", 0))
@@ -67,39 +64,32 @@ def writes_what_it_inherited(trial):
     trial.report(loss=0.0)
 
 
-def starts_processes(trial):
+def _be_seen_with(count, megabytes, looks):
+    """While so many processes of its own hold so much."""
     context = get_context("fork")
-    go = context.Event()
+    go, ready = context.Event(), [context.Event() for _ in range(count)]
+    workers = [context.Process(target=hold, args=(megabytes, one, go)) for one in ready]
+    for worker in workers:
+        worker.start()
+    for one in ready:
+        one.wait(600)
+    be_seen(looks)
+    go.set()
+    for worker in workers:
+        worker.join()
+
+
+def starts_processes(trial):
     for _ in trial.steps():
-        ready = [context.Event() for _ in range(2)]
-        workers = [context.Process(target=hold, args=(trial.params["mb"], one, go)) for one in ready]
-        for worker in workers:
-            worker.start()
-        for one in ready:
-            one.wait(600)
-        be_seen()
-        go.set()
-        for worker in workers:
-            worker.join()
+        _be_seen_with(2, trial.params["mb"], 1)
     trial.report(loss=0.0)
 
 
 def shares_with_processes(trial):
     """As a loader with workers does: they were forked, and read what is there."""
     kept = take(trial.params["mb"])
-    context = get_context("fork")
-    go = context.Event()
     for _ in trial.steps():
-        ready = [context.Event() for _ in range(4)]
-        workers = [context.Process(target=hold, args=(0, one, go)) for one in ready]
-        for worker in workers:
-            worker.start()
-        for one in ready:
-            one.wait(600)
-        be_seen(3)
-        go.set()
-        for worker in workers:
-            worker.join()
+        _be_seen_with(4, 0, 3)
     trial.report(loss=float(kept[0]))
 
 

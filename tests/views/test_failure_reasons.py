@@ -1,5 +1,3 @@
-"""Why trials failed: one line per reason, whatever numbers are in the messages; nobody counted twice."""
-
 from __future__ import annotations
 
 from hpo_core import MemoryJournal, Study
@@ -12,7 +10,6 @@ RANDOM = {"method": "random", "configs": 8, "max_resource": 1}
 
 
 def reported(*messages: tuple[Outcome, str] | float) -> Study:
-    """A random search whose trials ended so, one after the other."""
     training = {"retries": {"out_of_memory": 0, "crashed": 0}, "fail_fast": None}
     study = fresh(make_spec(search=RANDOM | {"configs": len(messages)}, training=training), MemoryJournal())
     jobs = study.set_capacity(1)

@@ -1,5 +1,3 @@
-"""Lineage is a fold: who went on from whom, in which order to train again, along which schedule."""
-
 from __future__ import annotations
 
 import math
@@ -66,7 +64,6 @@ def test_ancestry_and_survivors() -> None:
 def test_the_schedule_follows_the_ancestry() -> None:
     study, entries = play(2)
     lineage = read_lineage(entries)
-    assert study.best is not None
     path = lineage.ancestry(study.best.trial)
     schedule = read_lineage(entries).schedule(study.best.trial)
     assert [segment.trial for segment in schedule] == path
@@ -78,7 +75,6 @@ def test_the_schedule_follows_the_ancestry() -> None:
 def test_a_study_by_hand_that_keeps_its_checkpoints_to_itself() -> None:
     study, entries = play(2, checkpoints=False)
     lineage = read_lineage(entries)
-    assert study.best is not None
     schedule = lineage.schedule(study.best.trial)
     assert [segment.trial for segment in schedule] == lineage.ancestry(study.best.trial)
 

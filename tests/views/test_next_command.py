@@ -1,5 +1,3 @@
-"""Which command terminal and report name next: one rule, and a command that the study does not refuse."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -11,13 +9,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
 from hpo_core.terminal.output import RunResult, out, print_run_result
-from hpo_core.views.failure_reasons import (
-    command_after,
-    cure_in_python,
-    cure_words,
-    failures_of,
-    next_command,
-)
+from hpo_core.views.failure_reasons import command_after, cure_in_python, cure_words, failures_of, next_command
 from hpo_core.views.summary import summarize
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec
@@ -35,7 +27,6 @@ def played(search: dict[str, Any], **sections: Any) -> Study:
 
 
 def last_line(study: Study) -> str:
-    """What the terminal prints last."""
     result = RunResult(
         summary=summarize(study),
         jobs_now=study.state.completed_jobs,
@@ -53,7 +44,6 @@ def last_line(study: Study) -> str:
 
 
 def linked(study: Study) -> bool:
-    """Whether the report names the same command."""
     return f"<code>{next_command(study)}</code>" in render(read_series(study.journal.entries(study.name)))
 
 
@@ -63,6 +53,8 @@ def test_a_finished_study_is_extended_by_as_much_as_it_has(search: dict[str, Any
     command = f"hpo extend {study.name} --configs {configs}"
     assert last_line(study) == f"  next        {command}   (also: hpo show {study.name}, hpo audit {study.name})"
     assert next_command(study) == command and linked(study)
+    with pytest.raises(HpoError, match="give at least 1 further"):
+        study.extend(0)
     study.extend(configs)
 
 
@@ -82,7 +74,6 @@ def test_a_halted_study_is_resumed() -> None:
 
 
 def told(study: Study, report: Any, workers: int = 1) -> Study:
-    """Every job ends as ``report`` says."""
     jobs = list(study.set_capacity(workers))
     while jobs:
         jobs += study.tell_report(report(jobs.pop(0)))

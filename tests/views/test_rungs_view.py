@@ -150,3 +150,12 @@ def test_a_raised_ceiling_is_told_with_its_reason() -> None:
 )
 def test_a_stop_rule_is_told_with_what_a_resume_does(stop: dict[str, Any], halted: StudyHalted, says: str) -> None:
     assert halt_words(make_spec(stop=stop), halted) == f"stop rule met: {halted.reason}; {says}"
+
+
+def test_each_stop_rule_is_told_with_how_far_it_is() -> None:
+    study = fresh(make_spec(stop={"total_resource": 1000, "seconds": 90, "target": 0.1}))
+    assert study.rules.progress(study.state, 0.0) == [
+        "0 of 1,000 units trained",
+        "0 of 90 seconds",
+        f"{study.spec.metric.name} at most 0.1",
+    ]

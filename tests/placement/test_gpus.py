@@ -1,4 +1,4 @@
-"""What is read of cards, through the real nvidia-ml-py and a stand-in for the driver's library."""
+"""Cards through the real nvidia-ml-py and a stand-in for the driver's library; the MPS daemon of a person."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hpo_core.placement.gpus import architecture
+from hpo_core.placement.gpus import architecture, pipes_for, why_off
+from tests.mps_daemon import running_daemon
 from tests.nvml_stub.cards import GIB, Cards, build
 
 READ = """
@@ -111,3 +112,21 @@ def test_processes_that_share_a_card_through_mps_are_seen(cards: Cards, library:
     cards.share_through_mps()
     (gpu,) = read(cards, library)
     assert gpu["processes"] == [[os.getpid(), 20 * GIB]]
+
+
+def test_a_daemon_is_used_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with running_daemon(tmp_path):
+        assert pipes_for("GPU-a", tmp_path) == str(tmp_path) and why_off(["GPU-a"], tmp_path) == ""
+        said = why_off(["GPU-a", "MIG-1", "MIG-2"], tmp_path)
+        assert said.startswith("MPS is off for MIG-1, MIG-2: ")
+    assert pipes_for("GPU-a", tmp_path) == ""
+    assert "nvidia-cuda-mps-control -d" in why_off(["GPU-a"], tmp_path)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/given")
+    assert pipes_for("GPU-a", tmp_path) == "/given"
+
+
+@pytest.mark.parametrize("device", ["MIG-1c", "cpu:host", "GPU-../../etc", "GPU-a/b", ""])
+def test_slices_and_names_that_lead_elsewhere_have_none(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/given")
+    assert pipes_for(device) == ""
