@@ -88,9 +88,10 @@ def read_npz(path: Path) -> Examples:
         SpecError: it is none, or holds objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as found:
-            if not isinstance(found, np.lib.npyio.NpzFile):
-                raise SpecError(f"{path}: is no .npz archive; give it the suffix that it deserves.")
+        found = np.load(path, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            raise SpecError(f"{path}: is one array and no .npz archive; save it with numpy.savez(file, x=array).")
+        with found:
             return Examples({name: found[name] for name in found.files}, str(path))
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         if any(words in str(error) for words in ("allow_pickle", "Object arrays", "Python objects")):

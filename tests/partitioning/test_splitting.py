@@ -203,3 +203,11 @@ def test_a_data_set_of_scikit_learn_is_its_data_and_target(tmp_path: Path) -> No
     assert [sorted(part.files) for part in parts] == [["x", "y"]] * 3
     assert [part["x"].shape for part in parts] == [(50, 4)] * 3
     assert sorted(np.concatenate([part["y"] for part in parts])) == [0] * 50 + [1] * 50 + [2] * 50
+
+
+def test_a_file_of_one_array_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    with file.open("wb") as opened:
+        np.save(opened, np.zeros(3))
+    with pytest.raises(SpecError, match=r"is one array and no .npz archive; save it with numpy.savez"):
+        partition_data(str(file), tmp_path / "parts", parts=2)
