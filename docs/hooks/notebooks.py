@@ -48,6 +48,8 @@ def cleaned(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookN
     )
     for place, cell in enumerate(notebook.cells):
         cell.id, cell.metadata = f"cell-{place}", nbformat.from_dict({})
+        if "outputs" in cell:
+            cell.outputs = [one for one in cell.outputs if not one.get("text", "").startswith("still starting")]
         for output in cell.get("outputs", ()):
             if "metadata" in output:
                 output.metadata = nbformat.from_dict({})

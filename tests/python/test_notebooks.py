@@ -273,7 +273,7 @@ def test_messages_and_warnings_of_training_functions_do_not_become_html_of_the_b
 def kinds(notebook: nbformat.NotebookNode) -> list[list[tuple[str, tuple[str, ...]]]]:
     """Kinds of the outputs of each cell of code."""
     return [
-        [(output.output_type, tuple(sorted(output.get("data", {})))) for output in cell.outputs]
+        [(one.output_type, tuple(sorted(one.get("data", {})))) for one in cell.outputs if one.output_type != "stream"]
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
