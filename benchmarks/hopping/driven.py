@@ -74,11 +74,11 @@ def main(folder: Path) -> None:
 
     session.add_observer(noting)
     try:
-        _, summary = session.run()
+        study, _ = session.run()
     finally:
         session.close()
     (folder / "ended.msgpack").write_bytes(msgspec.msgpack.encode(made[-1].ended))
-    print(summary.status, flush=True)
+    print(study.status, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def main(home_folder: str, study_file: str) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as `hpo` does
     session = Session(home, spec.study, spec=None if spec.study in names else spec)
     try:
-        _, summary = session.run()
-        print(summary.status, flush=True)
+        study, _ = session.run()
+        print(study.status, flush=True)
     finally:
         session.close()
 

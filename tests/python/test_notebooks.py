@@ -218,9 +218,9 @@ def test_an_error_of_the_first_trial_ends_the_board_with_it(ready: Kernel) -> No
         "def bad(trial):\n    raise ValueError('no such thing')\nhpo.tune(bad, space, name='bad', home=None, **random)"
     )
     found = ready.run(code)
-    assert found.error == "ValueError: no such thing"
+    assert found.error == "ObjectiveError: ValueError: no such thing"
     (board,) = found.shown
-    assert "bad  ended by ValueError: 0 jobs done" in board["text/plain"] and "ETA" not in board["text/plain"]
+    assert "bad  ended by ObjectiveError: 0 jobs done" in board["text/plain"] and "ETA" not in board["text/plain"]
     found = ready.run("hpo.tune(train, space, metric='loss', workers=1, method=hpo.Random(configs=1), journal='x://y')")
     assert found.error and "starts" not in "".join(shown["text/plain"] for shown in found.shown)
 
