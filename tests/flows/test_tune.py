@@ -18,6 +18,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner, started
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import StudyBusyError, StudyExistsError
+from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import load_spec
 from hpo_core.spec.sections import TrackingSpec
 from hpo_core.study import Study
@@ -25,7 +26,7 @@ from hpo_flows.command import app
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
-from tests.conftest import World, fresh
+from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import LIMIT, Runner
 from tests.flows.prefect_api import ask
 from tests.flows.test_study_flow import flow_runs, task_runs
@@ -152,6 +153,17 @@ def test_where_a_search_ends_is_said_on_terminal_in_json_and_report(hpo: Runner)
     assert len(facts["notices"]) == 1 and words in facts["notices"][0] and words in " ".join(err.split())
     assert words in Path(facts["report"]).read_text()
     assert hpo.json("extend", "toy", "--configs", 4)["notices"] == [], "nine are enough"
+
+
+def test_a_rerun_under_a_name_that_is_taken_is_told_its_own_option(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    journal = home.open_journal()
+    study = fresh(make_spec(), journal, World(2))
+    World(2).play(study)
+    again = rerun_spec(list(journal.entries(study.name)), "again")
+    Study.create(again, journal)
+    with pytest.raises(StudyExistsError, match="`--as again-2` starts another study"):
+        Session(home, "again", spec=again)
 
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:

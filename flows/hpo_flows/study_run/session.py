@@ -185,7 +185,8 @@ class Session:
     def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
         force, resume = f"`hpo resume {name} --force`", f"`hpo resume {name}`"
-        extend, new = f"`hpo extend {name} --configs N`", f"`--name {other}`"
+        is_rerun = self._given is not None and self._given.search.record() is not None
+        extend, new = f"`hpo extend {name} --configs N`", f"`--{'as' if is_rerun else 'name'} {other}`"
         if self._in_python:
             force, resume = f"hpo.resume({name!r}, force=True)", "resume=True"
             extend, new = f"hpo.resume({name!r}, configs=N)", f"name={other!r}"
