@@ -96,8 +96,9 @@ class TrainingSpec(Part):
     fail_fast: int | None = Field(
         default=5,
         ge=1,
-        description="Halt when this many trials were abandoned before the first success, or when the first 4 times as "
-        "many trials all diverged (NaN, infinite) or were abandoned. Both count anew after a resume. null: never.",
+        description="Halt when this many trials were abandoned before the first success, counted anew after a resume, "
+        "or when the first 4 times as many trials (after a resume: the next ones) all diverged (NaN, infinite) or were "
+        "abandoned. null: never.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default=None,
