@@ -17,6 +17,7 @@ from prefect import Flow
 from prefect.exceptions import FailedRun
 from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import shown, some
@@ -77,6 +78,11 @@ class FormPart(BaseModel):
             raise SpecError(explain(error, "form", given, {}, whole=cls)) from None
 
 
+def _without_reader(console: Console) -> None:
+    """The worker, which read the output of this process, is gone: say no more, and halt the study in order."""
+    console.quiet = True
+
+
 def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[[Callable[[Any], Any]], Flow[..., Any]]:
     """Decorator: a flow with the parameters that the form, its function's only argument, has as fields.
 
@@ -97,6 +103,8 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
             parameters = signature.bind(*values, **named).arguments
             if deployment.id is not None:  # as by an interrupt, once the worker that started it is gone
                 end_with_parent(signal.SIGTERM)
+                # its own raises SystemExit in the thread that logs next, such as that of Prefect's tasks
+                Console.on_broken_pipe = _without_reader  # type: ignore[assignment]
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 with masked_errors():  # the form shows the values that it does not take
