@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from uuid import uuid4
 
@@ -50,3 +52,32 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
         settled_environment()
     monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
     assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
+
+
+LOGS = """
+import logging, sys, threading
+from prefect.logging.configuration import setup_logging
+from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
+halt_with_worker()
+setup_logging()
+sys.stdin.read()
+def work():
+    logging.getLogger("prefect.job").warning("nobody reads this")
+    open(sys.argv[1], "w").write("went on")
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_that_logs_outlives_the_worker_that_read_it(tmp_path: Path) -> None:
+    """rich raises SystemExit there, at the first line: a thread of Prefect's ended, and its flow hung."""
+    file = tmp_path / "work"
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOGS, str(file)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin and process.stdout and process.stderr
+    for pipe in (process.stdout, process.stderr, process.stdin):  # the last one lets it go on
+        pipe.close()
+    assert process.wait(600) == 0 and file.read_text() == "went on"

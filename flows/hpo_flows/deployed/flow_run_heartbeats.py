@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psutil
+from rich.console import Console
 
 from hpo_core.home import Home
 
@@ -83,6 +84,20 @@ def end_with_parent(number: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if (parent := os.environ.get(WORKER)) is not None and not psutil.pid_exists(int(parent)):
         os.kill(os.getpid(), number)
+
+
+def halt_with_worker() -> None:
+    """Halt the study of this flow process, as by an interrupt, once the worker that started it is gone.
+
+    The worker reads this process's output, too. At a broken pipe rich raises SystemExit in whatever thread logs: that
+    of Prefect's tasks would end, and the flow hang.
+    """
+    Console.on_broken_pipe = _say_no_more  # type: ignore[assignment]
+    end_with_parent(signal.SIGTERM)
+
+
+def _say_no_more(console: Console) -> None:
+    console.quiet = True
 
 
 if __name__ == "__main__":

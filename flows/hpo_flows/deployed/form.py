@@ -7,7 +7,6 @@ what is new in a study file, follows by itself.
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature
@@ -17,7 +16,6 @@ from prefect import Flow
 from prefect.exceptions import FailedRun
 from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from rich.console import Console
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import shown, some
@@ -25,7 +23,7 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
-from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
+from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
 from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, form_parameters, read
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.tune_flow import failed
@@ -78,11 +76,6 @@ class FormPart(BaseModel):
             raise SpecError(explain(error, "form", given, {}, whole=cls)) from None
 
 
-def _without_reader(console: Console) -> None:
-    """The worker, which read the output of this process, is gone: say no more, and halt the study in order."""
-    console.quiet = True
-
-
 def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[[Callable[[Any], Any]], Flow[..., Any]]:
     """Decorator: a flow with the parameters that the form, its function's only argument, has as fields.
 
@@ -101,10 +94,8 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
         @wraps(function)
         def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
             parameters = signature.bind(*values, **named).arguments
-            if deployment.id is not None:  # as by an interrupt, once the worker that started it is gone
-                end_with_parent(signal.SIGTERM)
-                # its own raises SystemExit in the thread that logs next, such as that of Prefect's tasks
-                Console.on_broken_pipe = _without_reader  # type: ignore[assignment]
+            if deployment.id is not None:
+                halt_with_worker()
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 with masked_errors():  # the form shows the values that it does not take
