@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.file_urls import checked_text, sqlite_url, working_folder
+from hpo_core.model.short_text import fitting_name
 from hpo_core.security.masking import add_secrets_of
 from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
@@ -52,7 +53,7 @@ def checked_name(name: str) -> str:
     if not is_name(name):
         raise SpecError(
             f"{name[:200]!r} is no name of a study: a name begins with a letter or digit and has letters, digits, '.', "
-            "'_' and '-', 100 at most. `hpo list` shows the names there are."
+            f"'_' and '-', 100 at most{fitting_name(name)}. `hpo list` shows the names there are."
         )
     return name
 

@@ -125,6 +125,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
+    out.print("registering deployments, which may take half a minute ...")
     from hpo_flows.deployed.register import POOL, deploy
 
     address, deployments = deploy(file)

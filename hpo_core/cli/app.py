@@ -24,7 +24,7 @@ from hpo_core.cli.results import compare, history, import_study, project, report
 from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
-from hpo_core.model.short_text import did_you_mean
+from hpo_core.model.short_text import did_you_mean, shown
 from hpo_core.pool.share_command import share_study
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.simulation.simulate_command import simulate_study
@@ -92,7 +92,7 @@ GROUPS = {
 
 
 class _Command(TyperCommand):
-    """A command that answers a choice that is not there with the one that was probably meant."""
+    """A command whose errors quote a wrong value, and name the choice that was probably meant."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -102,6 +102,9 @@ class _Command(TyperCommand):
             if " is not one of " in (message := getattr(said, "message", "")):
                 typed, *known = re.findall(r"'([^']*)'", message)
                 said.message = "; ".join(filter(None, (message.rstrip("."), did_you_mean(typed, known))))
+            else:
+                for one in getattr(error.__cause__, "errors", list)():  # of pydantic, whose words lack the value
+                    said.message = f"{message} (got {shown(one['input'])})"
             raise
 
 

@@ -51,14 +51,14 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     """One trial as of an entry of the journal.
 
     Raises:
-        HpoError: the study has no such entry, or no such trial at that entry.
+        HpoError: the study has no such entry, or no such trial at it.
     """
     source = home.read_journal()
     with damage_named(source, name):
         study, _ = study_at(source, name, at)
         if trial >= len(study.state.trials):
             known = f"trials 0 to {len(study.state.trials) - 1}" if study.state.trials else "no trial"
-            raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
+            raise HpoError(f"--trial {trial}: study {name!r} has {known}{'' if at is None else f' at entry {at}'}.")
         recorded = list(source.entries(name, 0, study.seq))
     reports = list(_reports(recorded, trial))
     story = [*trial_story(study, trial), *attempt_lines(recorded, trial)]

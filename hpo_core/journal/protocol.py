@@ -264,7 +264,10 @@ def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> St
     >>> print(unknown_study("digit", ["digits", "texts"], "this journal", "Check the name."))
     Study 'digit' is not in this journal (it holds: digits, texts); did you mean 'digits'? Check the name.
     """
-    meant = did_you_mean(study, known)
+    stem = study.removesuffix(".yaml")
+    meant = f"did you mean {stem!r}?" if stem != study and stem in known else did_you_mean(study, known)
+    if stem != study:
+        cure = f"Give the name that the file has under `study`. {cure}"
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     listed = ", ".join(known[:LISTED]) or "no study"
     where = f"Study {study!r} is not in {place} (it holds: {listed}{more})"

@@ -389,8 +389,8 @@ class SqlJournal:
         info = self.info(study)
         if not force and (driver := driver_words(info, owner)):
             raise StudyBusyError(
-                f"Study {study!r} {driver}. Wait for it or end it; "
-                "if you know that it is gone, take over with --force: it can then write nothing more."
+                f"Study {study!r} {driver}. Wait for it or end it; if you know that it is gone, take over with --force "
+                "(in Python force=True): it can then write nothing more."
             )
         with self._translated("written"), self._engine.begin() as connection:
             done = connection.execute(

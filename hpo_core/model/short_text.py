@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -71,6 +72,16 @@ def near_name(typed: object, known: Iterable[object]) -> str:
 def did_you_mean(typed: object, known: Iterable[object]) -> str:
     near = near_name(typed, known)
     return f"did you mean {near!r}?" if near and near != str(typed) else ""
+
+
+def fitting_name(text: str) -> str:
+    """A name of a study like ``text``, as the end of a message about it; empty where nothing of it would do.
+
+    >>> fitting_name("my study, no. 2"), fitting_name("???")
+    ("; 'my-study-no.-2' would do", '')
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")[:100]
+    return f"; {name!r} would do" if name else ""
 
 
 def meant_or_known(typed: object, known: Iterable[object], has: str = "there are") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,8 +103,9 @@ def write_page(text: str, path: Path) -> Path:
     except OSError as error:
         with suppress(OSError):
             aside.unlink()
+        cure = "make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "make its folder writable"
         raise StorageError(
-            f"Report {path} cannot be written ({error.strerror or error}). Choose another file, or make room there; "
+            f"Report {path} cannot be written ({error.strerror or error}). Choose another file, or {cure}; "
             "the study itself is untouched."
         ) from error
     return path

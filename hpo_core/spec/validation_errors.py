@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
-from hpo_core.model.short_text import at_most, cut, did_you_mean, listed_and_meant, shortened, shown, some
+from hpo_core.model.short_text import at_most, cut, did_you_mean, fitting_name, listed_and_meant, shortened, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.model.trial import refused_name
 from hpo_core.search.registry import BY_NAME
@@ -201,9 +201,10 @@ def explain(
         elif item["type"] == "string_pattern_mismatch" and item["ctx"]["pattern"] == FUNCTION:
             message = f"{shown(item['input'])} is no module:function, such as train:train; name the module, too"
         elif item["type"] == "string_pattern_mismatch" and (name := _NAME.fullmatch(item["ctx"]["pattern"])):
+            most = int(name[1]) + 1
             message = (
                 f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or "
-                f"digit, at most {int(name[1]) + 1} characters"
+                f"digit, at most {most} characters{fitting_name(item['input'][:most])}"
             )
         elif item["type"] == "too_short" and not item["input"]:
             message = f"is empty; give at least {item['ctx']['min_length']} item"

@@ -278,7 +278,7 @@ class TrackedStudy:
         for key, value in (usage_metrics(event.usage) if event.usage else {}).items():
             self._point(notes, MetricPoint(key, value, event.ended or self.time, event.target))
         message = f": {event.message}" if event.message else ""
-        notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
+        notes.failure = f"attempt {event.attempt} (training to {event.target}): {event.outcome}{message}"
 
     def _abandoned(self, event: TrialAbandoned, report: Report | None, entry: Entry) -> None:
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]

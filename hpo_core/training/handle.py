@@ -280,13 +280,13 @@ class TrialHandle:
         def __getattr__(self, name: str) -> Any:
             """Say what was meant, for one who comes from another library."""
             known = [one for one in dir(self) if not one.startswith("_")]
-            cure = did_you_mean(name, known) or "it has params, steps(), report(), track(), folder and others"
+            cure = did_you_mean(name, known) or "it has params, steps(), report(), track(), folder and others."
             if name.startswith("suggest_") or name in ("should_prune", "set_user_attr", "set_constraint"):
                 cure = (
                     'that belongs to an Optuna objective: give style="optuna" (style: optuna in a study file), or take '
-                    'values from trial.params["x"]'
+                    'values from trial.params["x"].'
                 )
-            raise AttributeError(f"trial has no {name!r} here; {cure}.")
+            raise AttributeError(f"trial has no {name!r} here; {cure}")
 
         def __getitem__(self, name: object) -> Any:
             """Say where the parameters are."""

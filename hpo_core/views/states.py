@@ -171,7 +171,7 @@ def trial_story(study: Study, number: int) -> list[str]:
 
 def failure_line(failure: AttemptFailed) -> str:
     word = "was lost" if failure.outcome is Outcome.LOST else f"failed ({failure.outcome})"
-    return f"attempt {failure.attempt} to {failure.target} {word}: {failure.message}"
+    return f"attempt {failure.attempt} (training to {failure.target}) {word}: {failure.message}"
 
 
 def attempt_lines(entries: Iterable[Entry], trial: int) -> list[str]:

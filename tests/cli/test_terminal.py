@@ -93,10 +93,24 @@ def test_a_shell_completes_names_of_studies(tmp_path: Path) -> None:
     assert done.stdout.split() == ["world"]
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("wrold", "'world'"), ("World", "'world'"), ("wor", "'world'")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("wrold", "'world'"), ("World", "'world'"), ("wor", "'world'"), ("world.yaml", "'world'")]
+)
 def test_a_mistyped_study_is_told_what_was_meant(typed: str, meant: str, tmp_path: Path) -> None:
     played(tmp_path, spec_of("random"))
     result = CliRunner().invoke(app, ["show", typed, "--home", str(tmp_path)])
     assert f"did you mean {meant}?" in str(result.exception)
     result = CliRunner().invoke(app, ["show", "elephants", "--home", str(tmp_path)])
     assert "did you mean" not in str(result.exception) and "it holds: world" in str(result.exception)
+    result = CliRunner().invoke(app, ["show", "study.yaml", "--home", str(tmp_path)])
+    assert "Give the name that the file has under `study`." in str(result.exception)
+
+
+def test_a_wrong_number_of_a_trial_is_repeated(tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    shown = CliRunner().invoke(app, ["show", "world", "--trial", "abc"])
+    assert shown.exit_code == 2 and "(got 'abc')" in shown.output
+    at_end = CliRunner().invoke(app, ["show", "world", "--trial", "999", "--home", str(tmp_path)])
+    assert str(at_end.exception).endswith(".") and "entry" not in str(at_end.exception)
+    earlier = CliRunner().invoke(app, ["show", "world", "--trial", "999", "--at", "3", "--home", str(tmp_path)])
+    assert str(earlier.exception).endswith(" at entry 3.")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from prefect.client.schemas.objects import DeploymentSchedule
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from hpo_core.home import DATABASES
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
-from hpo_flows.deployed.register import settled_environment
+from hpo_flows.deployed.register import deploy, listing_of, settled_environment, start_worker
+from hpo_flows.prefect_api.connection import PrefectServerError
 
 
 @pytest.mark.parametrize(
@@ -52,6 +58,22 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
         settled_environment()
     monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
     assert settled_environment()["HPO_IMPORT_FOLDERS"] == str(tmp_path)
+
+
+def test_a_deployment_is_listed_with_its_schedules() -> None:
+    schedules = [CronSchedule(cron="0 3 * * *"), IntervalSchedule(interval=timedelta(hours=1))]
+    made = [DeploymentSchedule(schedule=one, active=at == 0) for at, one in enumerate(schedules)]
+    found = DeploymentResponse(name="nightly", flow_id=uuid4(), description="Tune.\nMore.", schedules=made)
+    assert listing_of(found) == "Tune.  schedule: 0 3 * * * UTC  schedule: every 1:00:00 (off)"
+
+
+@pytest.mark.parametrize("call", [deploy, start_worker])
+def test_without_an_api_nothing_is_advised_that_deploy_and_worker_do_not_have(
+    call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    with pytest.raises(PrefectServerError, match=r"No Prefect API answers at .* mend PREFECT_API_URL\.$"):
+        call()
 
 
 LOGS = """

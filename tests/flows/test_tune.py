@@ -185,6 +185,7 @@ def test_tune_and_resume_say_who_drives_a_study(tmp_path: Path) -> None:
             refused = CliRunner().invoke(app, [command, str(named), "--home", str(home.folder)]).exception
             assert isinstance(refused, error), refused
             assert f"is being driven by process {driver.pid} on " in str(refused) and "--force" in str(refused)
+            assert command == "tune" or "force=True" in str(refused)
         driver.communicate(b"\n")
     with pytest.raises(StudyExistsError, match=r"`hpo resume toy` goes on .* `--name toy-2` starts another") as refused:
         Session(home, "toy", spec=load_spec(file))

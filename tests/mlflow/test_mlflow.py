@@ -382,7 +382,7 @@ def test_halted_study_and_its_second_life(tracker: Tracker) -> None:
     states = [(run.info.status, run.data.tags["hpo.state"]) for run in tracker.runs()]
     assert states[0][0] == "FINISHED" and states[0][1] in ("paused", "winner")
     assert ("KILLED", "waiting") in states
-    assert tracker.runs()[1].data.tags["hpo.failure"] == "attempt 0 to 1: preempted: it broke"
+    assert tracker.runs()[1].data.tags["hpo.failure"] == "attempt 0 (training to 1): preempted: it broke"
 
     study.recover("again")
     play(study, clock, jobs=1)

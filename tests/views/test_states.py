@@ -70,7 +70,7 @@ def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -
     study.tell(again, {"accuracy": 0.825})
     story = [*trial_story(study, 0), *attempt_lines(list(journal.entries(study.name)), 0)]
     assert any(line.startswith("reached ") and line.endswith("in attempt 1: accuracy 0.825") for line in story)
-    assert "attempt 0 to 1 was lost: its worker is gone" in story
+    assert "attempt 0 (training to 1) was lost: its worker is gone" in story
 
 
 def test_a_story_says_what_a_person_gave_and_how_many_ranks_train() -> None:

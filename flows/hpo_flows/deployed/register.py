@@ -10,7 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from uuid import UUID
+from typing import TYPE_CHECKING
 
 import psutil
 import yaml
@@ -24,6 +24,9 @@ from hpo_core.views.formatting import plural
 from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
+
+if TYPE_CHECKING:  # Prefect is imported where it is needed: its environment is set before
+    from prefect.client.schemas.responses import DeploymentResponse
 
 DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"
 """Part of the package: containers install a wheel, and have no checkout."""
@@ -41,7 +44,7 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     A file of one's own adds its deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     Returns:
-        The URL of the page that lists deployments; by name the first lines of their descriptions.
+        The URL of the page that lists deployments; by name the first lines of their descriptions, and their schedules.
 
     Raises:
         PrefectServerError: no API answers.
@@ -57,25 +60,40 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    described = {one["name"]: one.get("description", "") for one in yaml.safe_load(file.read_text())["deployments"]}
-    return _watch_pool(), {name: words.strip().partition("\n")[0] for name, words in described.items()}
+    names = [one["name"] for one in yaml.safe_load(file.read_text())["deployments"]]
+    address, registered = _watch_pool()
+    words = {one.name: listing_of(one) for one in registered}
+    return address, {name: words.get(name, "") for name in names}
 
 
-def _watch_pool() -> str:
-    """Have runs of all deployments of the pool reported once their heartbeats stop; returns the page of deployments."""
+def listing_of(deployment: DeploymentResponse) -> str:
+    described = [(deployment.description or "").strip().partition("\n")[0]]
+    for each in deployment.schedules:
+        when = each.schedule
+        times = getattr(when, "cron", "") or getattr(when, "rrule", "")
+        words = f"{times} {when.timezone or 'UTC'}" if times else f"every {getattr(when, 'interval', '')}"
+        described.append(f"schedule: {words}{'' if each.active else ' (off)'}")
+    return "  ".join(filter(None, described))
+
+
+def _watch_pool() -> tuple[str, list[DeploymentResponse]]:
+    """Have runs of all deployments of the pool reported once their heartbeats stop.
+
+    Returns:
+        The page of deployments, and these.
+    """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    found: list[UUID] = []
+    found: list[DeploymentResponse] = []
     with get_client(sync_client=True) as client:
         while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(found)):
-            found += [one.id for one in page]
-        report_silent_runs(client, found)
-    return without_credentials(
-        f"{PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix('/api')}/deployments"
-    )
+            found += page
+        report_silent_runs(client, [one.id for one in found])
+    pages = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
+    return without_credentials(f"{pages}/deployments"), found
 
 
 def start_worker() -> int:
@@ -105,9 +123,9 @@ def start_worker() -> int:
         return worker.wait()
     except KeyboardInterrupt:
         flows = psutil.Process(worker.pid).children()
-        if flows:
-            halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
-            print(f"Ending: {halts}, which may take {GRACE_SECONDS:.0f} s.", flush=True)
+        halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
+        how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
+        print(f"Ending: {how}.", flush=True)
         return 0
     finally:
         worker.kill()
@@ -156,7 +174,7 @@ def _need_api() -> None:
             "No Prefect server is configured. Start one (`prefect server start --host 127.0.0.1`) and set "
             "PREFECT_API_URL=http://127.0.0.1:4200/api."
         )
-    check_api(api)
+    check_api(api, cure="")
 
 
 def _make_pool() -> None:

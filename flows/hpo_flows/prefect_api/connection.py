@@ -21,7 +21,8 @@ from typing import Any
 
 from hpo_core.model.errors import HpoError
 
-_CURE = "or run without Prefect: --no-prefect, or prefect: off."
+_CURE = "; with no API configured one is started for the study; or run without Prefect: --no-prefect, or prefect: off"
+"""For whoever runs a study; ``hpo deploy`` and ``hpo worker`` need an API."""
 DRAIN_SECONDS = 5.0
 """Longest wait for what was told to an API before another one is used."""
 
@@ -56,7 +57,7 @@ def _may_be_configured() -> bool:
     return named or any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml")))
 
 
-def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0) -> int:
+def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0, cure: str = "") -> int:
     """HTTP status with which an API answers to this password; 0: by a certificate that only Prefect's client knows.
 
     Raises:
@@ -74,22 +75,24 @@ def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0) -> in
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
             return 0
         raise PrefectServerError(
-            f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL; with no API configured "
-            f"one is started for the study; {_CURE}"
+            f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL{cure}."
         ) from None
 
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-def check_api(url: str) -> None:
+def check_api(url: str, cure: str = _CURE) -> None:
     """Ask the configured Prefect API, before anything is started.
+
+    Args:
+        cure: what else to do than to mend API or settings, begun by ``; ``; empty where nothing else helps.
 
     Raises:
         PrefectServerError: it does not answer, or does not take the password that the settings give.
     """
     given = os.environ.get("PREFECT_API_AUTH_STRING")
-    if answer_of(url, given) != 401:
+    if answer_of(url, given, cure=cure) != 401:
         return
     from prefect.settings import Settings  # takes a second or more, and seldom says more
 
@@ -97,11 +100,11 @@ def check_api(url: str) -> None:
     if api.key is not None:
         return  # Prefect Cloud, which asks otherwise
     given = api.auth_string.get_secret_value() if api.auth_string is not None else None
-    if answer_of(url, given) == 401:
+    if answer_of(url, given, cure=cure) == 401:
         wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
         raise PrefectServerError(
             f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
-            f"PREFECT_SERVER_API_AUTH_STRING is; {_CURE}"
+            f"PREFECT_SERVER_API_AUTH_STRING is{cure}."
         )
 
 
