@@ -61,9 +61,11 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
 
 
 def test_a_deployment_is_listed_with_its_schedules() -> None:
-    schedules = [CronSchedule(cron="0 3 * * *"), IntervalSchedule(interval=timedelta(hours=1))]
-    made = [DeploymentSchedule(schedule=one, active=at == 0) for at, one in enumerate(schedules)]
-    found = DeploymentResponse(name="nightly", flow_id=uuid4(), description="Tune.\nMore.", schedules=made)
+    nightly = DeploymentSchedule(schedule=CronSchedule(cron="0 3 * * *"), active=True)
+    hourly = DeploymentSchedule(schedule=IntervalSchedule(interval=timedelta(hours=1)), active=False)
+    found = DeploymentResponse.model_validate(
+        {"name": "nightly", "flow_id": uuid4(), "description": "Tune.\nMore.", "schedules": [nightly, hourly]}
+    )
     assert listing_of(found) == "Tune.  schedule: 0 3 * * * UTC  schedule: every 1:00:00 (off)"
 
 

@@ -71,7 +71,8 @@ def listing_of(deployment: DeploymentResponse) -> str:
     for each in deployment.schedules:
         when = each.schedule
         times = getattr(when, "cron", "") or getattr(when, "rrule", "")
-        words = f"{times} {when.timezone or 'UTC'}" if times else f"every {getattr(when, 'interval', '')}"
+        zone = getattr(when, "timezone", "") or "UTC"
+        words = f"{times} {zone}" if times else f"every {getattr(when, 'interval', '')}"
         described.append(f"schedule: {words}{'' if each.active else ' (off)'}")
     return "  ".join(filter(None, described))
 
