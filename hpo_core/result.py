@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import weakref
-from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +13,15 @@ from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.model.errors import CheckpointError, HpoError, SpecError, StorageError
+from hpo_core.model.errors import CheckpointError, HpoError, SpecError
+from hpo_core.model.features import feature
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.tracker_links import ProjectionPlace, read_place
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import FrontMember, StudySummary, summarize
-
-log = logging.getLogger("hpo.session")
 
 if TYPE_CHECKING:
     import pandas
@@ -107,12 +103,13 @@ class TrialResult:
     @property
     def mlflow_run_id(self) -> str | None:
         """ID of the trial's run in MLflow; None where it is not tracked, or out of reach."""
-        from hpo_core.tracking.mlflow_client import trial_run_id
-
         place, uri = self._study._mlflow_place(), self._study.tracking_uri
         if place is None or uri is None:
             return None
-        return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
+        run: str | None = feature("MLflow", "mlflow_client").trial_run_id(
+            uri, place.experiment_id, place.run_id, self.trial
+        )
+        return run
 
     @property
     def _checkpoint(self) -> Checkpoint | None:
@@ -383,22 +380,8 @@ class Result:
         place = self._mlflow_place()
         return None if place is None else place.run_id
 
-    def _mlflow_place(self) -> ProjectionPlace | None:
-        """Where the study is in MLflow; completes its copy first where nobody drives the study."""
-        from hpo_core.tracking.follower import has_other_controller
-        from hpo_core.tracking.trackers import Trackers
-
-        if self._temporary:
-            return None
-        with closing(self._home.read_journal()) as journal:
-            owner = journal.info(self.name).owner
-        if not has_other_controller(owner):
-            trackers = Trackers(self._home, self.spec)
-            trackers.trials = len(self.study.state.trials)
-            with suppress(OSError, StorageError):  # a home that is only read
-                if warning := trackers.complete(one_attempt=True):
-                    log.warning("%s", warning)
-        return read_place(self.folder)
+    def _mlflow_place(self) -> Any:
+        return None if self._temporary else feature("MLflow", "trackers").completed_place(self._home, self.study)
 
     def __repr__(self) -> str:
         best = f", best {self.best!r}" if self.front else ""

@@ -18,13 +18,13 @@ from importlib.util import find_spec
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.report.html_page import html_page, table, write_page
 from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
 from hpo_core.security.private_files import LockFile, open_private
 from hpo_core.study import Study
+from hpo_core.terminal.output import study_links
 from hpo_core.terminal.without_terminal import interrupt_at_end
-from hpo_core.tracking.tracker_links import read_place
-from hpo_core.tracking.trackers import complete_copies
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
@@ -77,8 +77,7 @@ class ReportFiles:
         folder = self._home.study_folder(name)
 
         def links() -> dict[str, str]:
-            run, found = read_place(folder), {"All studies": "../../studies.html"}
-            return found if run is None else found | {"MLflow": run.url}
+            return {"All studies": "../../studies.html"} | study_links(folder)
 
         with suppress(HpoError):  # damaged, as its row says
             LiveReport(source, name, self._home.report_path(name), links=links).write()
@@ -136,7 +135,7 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
         prefect = SharedServer(home.folder / "prefect")
         prefect.start()
         stack.callback(prefect.close)
-    if missing := complete_copies(home):
+    if "MLflow" in FEATURES and (missing := feature("MLflow", "trackers").complete_copies(home)):
         say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
     mlflow = stack.enter_context(_mlflow(home))
     if prefect is not None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.features import feature
 from hpo_core.model.settings import MetricSpec, plain
 from hpo_core.model.short_text import shown
 from hpo_core.model.space.parameter import ParameterType
@@ -53,13 +54,13 @@ def objective_settings(
         _check_space(space)
         return data | {"style": style or "handle", "space": plain_settings(space)}, "min"
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import find_space
 
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
         raise SpecError(f"{missing}.")
     try:
-        found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
+        called = load_objective(named, folders) if isinstance(objective, str) else objective
+        found = feature("Optuna", "optuna_space").find_space(called)
     except Exception as error:
         raise SpecError(
             f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
@@ -113,7 +114,7 @@ def check_objective(objective: Callable[..., Any]) -> None:
             'hpo.tune(train, ...), or its name, "module:train".'
         )
     if inspect.isclass(objective):
-        from hpo_core.training.optuna_trial import objective_callable
+        from hpo_core.training.objective import objective_callable
 
         try:
             objective_callable(objective)

@@ -25,13 +25,13 @@ from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.replay.audit import damage_named
 from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import has_columns
-from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
     TO_RESUME,
     DeviceUse,
@@ -379,7 +379,13 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
         what = "running" if state.trains(job.trial) else "waiting for a device"
         what = what if status in _DRIVEN else TO_RESUME
         say_facts([(what, f"trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}")])
-    say_facts(study_links(home, study.spec).items())
+    say_facts(study_links(folder).items())
+
+
+def study_links(folder: Path) -> dict[str, str]:
+    """Links by title to the copies of the study with this folder, where it has any."""
+    found: dict[str, str] = feature("MLflow", "tracker_links").study_links(folder) if "MLflow" in FEATURES else {}
+    return found
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:

@@ -14,12 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.security.masking import masked, without_credentials
 from hpo_core.security.private_files import write_private
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
@@ -130,9 +128,9 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return None
 
 
-def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
-    """Link to the study's copy in MLflow, where it has one."""
-    run = read_place(home.study_folder(spec.study))
+def study_links(folder: Path) -> dict[str, str]:
+    """Link to the copy in MLflow of the study with this folder, where it has one."""
+    run = read_place(folder)
     return {} if run is None else {"MLflow": run.url}
 
 

@@ -11,16 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hpo_core.checkpoints.tree_codec import tree_bytes  # noqa: E402
-from hpo_core.model.trial import Point  # noqa: E402
-from hpo_core.training.ranks import (  # noqa: E402
+from hpo_core.gangs.ranks import (  # noqa: E402
     RANKS,
     Ranks,
-    average_metrics,
     common_digests,
     differing,
     own_state,
     state_for,
 )
+from hpo_core.model.trial import Point  # noqa: E402
 from hpo_core.training.request import RankPlace  # noqa: E402
 from hpo_core.training.saved_state import state_of  # noqa: E402
 
@@ -87,11 +86,11 @@ def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:
     ranks._weight = 0.25
     ranks.reports(2)
     points = [Point(1, {"a": 1.0}), Point(2, {"a": 8.0, "b": 0.1})]
-    average_metrics(ranks, points, 2)
+    ranks.average_metrics(points, 2)
     assert points[0].metrics["a"] == pytest.approx((1 / 3 + 0.5 + 1 / 3) / (1 / 3 + 0.25 + 1 / 3))
     assert points[1].metrics == {"a": 6.0, "b": 0.1}, "equal values stay as they are"
     odd = Alone([encoded((2, 0.5, {"a": float("nan"), "b": 0.1})), b""])
-    average_metrics(odd, points, 2)
+    odd.average_metrics(points, 2)
     assert np.isnan(points[1].metrics["a"])
 
 

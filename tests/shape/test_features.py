@@ -24,6 +24,11 @@ class Feature(NamedTuple):
     """Its command of ``hpo``."""
 
 
+ON_REQUEST = "hpo_core/model/features.py"
+"""Features that the core asks for by name."""
+
+RETRAINING = "hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py"
+
 FEATURES = {
     "simulation": Feature(("hpo_core/simulation",), (("hpo_core/cli/app.py", "simulate_study"),), command="simulate"),
     "sharing": Feature(
@@ -43,7 +48,37 @@ FEATURES = {
         ),
         command="none of its own",
     ),
-    "retraining": Feature(("hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py")),
+    "MLflow and retraining, which is built on it": Feature(
+        ("hpo_core/tracking", *RETRAINING),
+        (
+            (ON_REQUEST, '"MLflow"'),
+            ("hpo_core/cli/app.py", '"project": project'),
+            ("hpo_core/cli/app.py", "project_command"),
+            ("flows/hpo_flows/study_run/wiring.py", " Trackers"),
+        ),
+        command="project",
+    ),
+    "gangs": Feature(("hpo_core/gangs",), ((ON_REQUEST, '"gangs"'),)),
+    "Optuna": Feature(
+        ("hpo_core/optuna",),
+        (
+            (ON_REQUEST, '"Optuna"'),
+            ("hpo_core/cli/app.py", '"space": space'),
+            ("hpo_core/cli/app.py", "space_command"),
+        ),
+        command="space",
+    ),
+    "packing": Feature(
+        ("hpo_core/packing",),
+        (
+            (ON_REQUEST, '"packing"'),
+            ("hpo_core/cli/app.py", '"history": history'),
+            ("hpo_core/cli/app.py", "history_command"),
+            ("flows/hpo_flows/study_run/wiring.py", " packing"),
+        ),
+        command="history",
+    ),
+    "retraining": Feature(RETRAINING),
     "integrations": Feature(("hpo_core/integrations",)),
 }
 """Features by name; each deployment of a flow is in ``deployments/prefect.yaml``, too."""

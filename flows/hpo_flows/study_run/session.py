@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from multiprocessing import resource_tracker
 from typing import Any
@@ -35,11 +35,10 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.study import Study
-from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import load_objective
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.wiring import wire
+from hpo_flows.study_run.wiring import TRACKERS, wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -125,7 +124,11 @@ class Session:
         except BaseException:
             self._let_go()
             raise
-        self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
+        self.inform: Callable[[str], None] = log.info
+        """Shows a person how the study's services stand."""
+        self.trackers = [make(home, self.spec, journal_url=self.journal_url) for make in TRACKERS]
+        for tracker in self.trackers:
+            tracker.say = lambda words: self.inform(words)
         folders = home.import_folders(self.spec)
         if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
             log.warning("study %r: nothing is imported from %s, which lies in the home folder.", name, left_out)
@@ -233,9 +236,6 @@ class Session:
             self._tell(self.executor.news())
         self._start.result()
 
-    def inform(self, words: str) -> None:
-        self.trackers.say(words)
-
     def _tell(self, news: str) -> None:
         if news:
             self.say(terminal_text(news))
@@ -252,8 +252,7 @@ class Session:
         """Write the report of a study that is over and complete its copies; nothing is started for it."""
         began, study = time.monotonic(), Study.open(self.name, self.journal, reading=True)
         report, links = self.write_report(study)
-        if warning := self.trackers.complete():
-            self.warn(warning)
+        self._warn_each(tracker.complete() for tracker in self.trackers)
         return study, Summary(0, time.monotonic() - began, report, links)
 
     def run(self) -> tuple[Study, Summary]:
@@ -275,7 +274,8 @@ class Session:
         study = Study.open(self.name, self.journal, epoch=self._epoch)
         jobs_before = study.state.completed_jobs
         self.executor.take_over()
-        self.trackers.start()
+        for tracker in self.trackers:
+            tracker.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
         observers = [make(study) for make in self._observers]
         loop = Loop(
@@ -290,7 +290,8 @@ class Session:
         try:
             loop.run()
         finally:
-            self.trackers.trials = len(study.state.trials)
+            for tracker in self.trackers:
+                tracker.trials = len(study.state.trials)
             for observer in observers:
                 observer.close()
             wired.close()
@@ -303,10 +304,13 @@ class Session:
             self.wait_for("writing the report")
             report, links = self.write_report(study)
         self.wait_for("copying to the trackers")
-        if warning := self.trackers.finish():
-            self.warn(warning)
+        self._warn_each(tracker.finish() for tracker in self.trackers)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
+
+    def _warn_each(self, warnings: Iterable[str | None]) -> None:
+        for warning in filter(None, warnings):
+            self.warn(warning)
 
     def _create(self) -> None:
         if self._given is not None:
@@ -318,7 +322,7 @@ class Session:
         """Write the HTML report; returns its path, and links to what belongs to the study."""
         from hpo_core.report import write_report
 
-        links = self.trackers.links()
+        links = {title: link for tracker in self.trackers for title, link in tracker.links().items()}
         if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
@@ -342,7 +346,8 @@ class Session:
         if self._closing is not None:
             self._closing.join()
         self.executor.close()
-        self.trackers.finish(seconds=5.0)
+        for tracker in self.trackers:
+            tracker.finish(seconds=5.0)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import RunParts
 from hpo_core.execution.hopping.hopping_executor import hopping
-from hpo_core.execution.placing import packing
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
+from hpo_core.packing.packed_run import packing
 from hpo_core.pool.executor import sharing
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.trackers import Trackers
 from hpo_flows.dask.executor import DaskExecutor
 
 FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], ...] = (
@@ -22,6 +23,11 @@ FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], 
     (lambda spec: spec.hops, hopping),
 )
 """Each feature: True if a study has it, and the function that adds its part to a run; in this order."""
+
+TRACKERS = (
+    Trackers,  # MLflow
+)
+"""Copies of each study for other eyes."""
 
 
 def wire(

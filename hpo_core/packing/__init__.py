@@ -1,0 +1,1 @@
+"""Packing: several jobs at once on a device, by what they need."""
