@@ -12,6 +12,7 @@ FEATURES = {
     "packing": "hpo_core.packing",
     "MLflow": "hpo_core.tracking",
     "Optuna": "hpo_core.optuna",
+    "report": "hpo_core.report",
 }
 """Package of each; without it and its line everything else works."""
 

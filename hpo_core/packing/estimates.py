@@ -387,10 +387,7 @@ def _whole(stated: float | None, measured: float | None, most: int) -> int | Non
 
 
 def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
-    """Known ratios of each architecture for which the study states none, by rising ratio.
-
-    They are what the attempts of this study say; what earlier studies measured is in the history.
-    """
+    """Ratios that this study's attempts say of each architecture for which it states none, by rising ratio."""
     spec = study.spec
     estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
     for trial in study.state.trials:

@@ -25,9 +25,7 @@ from hpo_core.home import Home, checked_name, is_name
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
-from hpo_core.model.features import FEATURES, feature
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
@@ -54,6 +52,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
+from hpo_core.views.series import read_series
 from hpo_core.views.states import grid_states, study_word
 from hpo_core.views.summary import (
     FrontMember,
@@ -379,13 +378,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
         what = "running" if state.trains(job.trial) else "waiting for a device"
         what = what if status in _DRIVEN else TO_RESUME
         say_facts([(what, f"trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}")])
-    say_facts(study_links(folder).items())
-
-
-def study_links(folder: Path) -> dict[str, str]:
-    """Links by title to the copies of the study with this folder, where it has any."""
-    found: dict[str, str] = feature("MLflow", "tracker_links").study_links(folder) if "MLflow" in FEATURES else {}
-    return found
+    say_facts(home.study_links(study.name).items())
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:
@@ -410,20 +403,6 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
         "hops": plain_hops(study),
     }
     return {name: value for name, value in found.items() if value}
-
-
-def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
-    """Studies side by side, and where the page is."""
-    if as_json:
-        print_json(facts | {"page": str(page)})
-        return
-    hidden = {"params", "jobs", "trial", "at", "worker_seconds"}
-    if len(facts["groups"]) < len(facts["studies"]):
-        print_rows(out, facts["groups"])
-        out.print()
-    print_rows(out, [{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]])
-    out.print()
-    out.say(f"page: {page}")
 
 
 def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:

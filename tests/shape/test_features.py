@@ -53,7 +53,7 @@ FEATURES = {
         (
             (ON_REQUEST, '"MLflow"'),
             ("hpo_core/cli/app.py", '"project": project'),
-            ("hpo_core/cli/app.py", "project_command"),
+            ("hpo_core/cli/app.py", "import project"),
             ("flows/hpo_flows/study_run/wiring.py", " Trackers"),
         ),
         command="project",
@@ -73,10 +73,20 @@ FEATURES = {
         (
             (ON_REQUEST, '"packing"'),
             ("hpo_core/cli/app.py", '"history": history'),
-            ("hpo_core/cli/app.py", "history_command"),
+            ("hpo_core/cli/app.py", "import history"),
             ("flows/hpo_flows/study_run/wiring.py", " packing"),
         ),
         command="history",
+    ),
+    "report": Feature(
+        ("hpo_core/report", "flows/hpo_flows/compare.py"),
+        (
+            (ON_REQUEST, '"report"'),
+            ("hpo_core/cli/app.py", '"report": report'),
+            ("hpo_core/cli/app.py", '"compare": compare'),
+            ("hpo_core/cli/app.py", "report_commands"),
+        ),
+        command="report",
     ),
     "retraining": Feature(RETRAINING),
     "integrations": Feature(("hpo_core/integrations",)),
@@ -91,10 +101,11 @@ search: {method: asha, configs: 9, max_resource: 9}
 """
 PLAY = """
 import importlib, pkgutil, sys
+from pathlib import Path
 import hpo_core, hpo_flows
 from hpo_core import MemoryJournal, Study
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.replay.audit import audit
-from hpo_core.report import write_report
 from hpo_core.spec import load_spec
 
 for package in (hpo_core, hpo_flows):
@@ -111,7 +122,8 @@ study = Study.create(load_spec("study.yaml"), journal)
 while (job := study.ask()) is not None:
     study.tell(job, {"loss": job.params["lr"] / job.target})
 assert study.status == "finished" and not audit(journal.entries("without")).findings
-write_report(journal.entries("without"), __import__("pathlib").Path("report.html"))
+if "report" in FEATURES:
+    feature("report", "study_page").write_report(journal.entries("without"), Path("report.html"))
 from hpo_flows.command import app
 sys.argv = ["hpo", "--help"]
 app()

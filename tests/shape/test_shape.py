@@ -38,11 +38,10 @@ LAYERS = [
     {"training"},
     {"execution"},
     {"views"},
-    {"report"},
     {"result"},
     {"terminal"},
     {"tracking"},
-    {"gangs", "integrations", "optuna", "packing", "pool", "retraining", "simulation"},
+    {"gangs", "integrations", "optuna", "packing", "pool", "report", "retraining", "simulation"},
     {"cli"},
     {""},
 ]

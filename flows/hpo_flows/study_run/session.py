@@ -29,6 +29,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.security.untrusted_text import terminal_text
@@ -320,8 +321,6 @@ class Session:
 
     def write_report(self, study: Study) -> tuple[str, dict[str, str]]:
         """Write the HTML report; returns its path, and links to what belongs to the study."""
-        from hpo_core.report import write_report
-
         links = {title: link for tracker in self.trackers for title, link in tracker.links().items()}
         if (best := study.state.best_checkpoint()) is not None:
             try:
@@ -330,9 +329,11 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
+        if "report" not in FEATURES:
+            return "", links
         entries, place = self.journal.entries(self.name), self.home.report_path(self.name)
         try:
-            path = write_report(entries, place, links=links)
+            path = feature("report", "study_page").write_report(entries, place, links=links)
         except StorageError as error:  # the study's end matters more than its picture
             return "", links | {"Report": f"not written: {error}"}
         return str(path), links | {"Report": path.as_uri()}

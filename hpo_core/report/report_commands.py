@@ -1,4 +1,4 @@
-"""Commands about what studies found: schedule, report, compare, import, history."""
+"""``hpo report`` and ``hpo compare``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from hpo_core.home import Home, checked_name
-from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.errors import SpecError
 from hpo_core.replay.audit import damage_named
 from hpo_core.terminal.output import (
     AsJson,
@@ -20,33 +19,9 @@ from hpo_core.terminal.output import (
     names_of_studies,
     out,
     print_json,
-    study_links,
+    print_rows,
 )
 from hpo_core.terminal.without_terminal import interrupt_at_end
-
-
-def schedule(
-    name: Name,
-    trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
-    home: HomeOption = None,
-    journal: JournalOption = None,
-) -> None:
-    """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
-    from hpo_core.study import Study
-    from hpo_core.views.lineage import read_lineage
-
-    record = Home(home, journal).read_journal()
-    with damage_named(record, name):
-        lineage, resource = read_lineage(record.entries(name)), None
-        if trial is None:
-            best = Study.open(name, record, reading=True).best
-            if best is None:
-                raise HpoError(
-                    f"Study {name!r} has no finite, feasible result yet; name a trial with --trial, or wait for one."
-                )
-            trial, resource = best.trial, best.resource
-        found = lineage.schedule(trial, resource)
-    print_json({"study": name, "segments": msgspec.to_builtins(found)})
 
 
 def report(
@@ -72,7 +47,7 @@ def report(
         path = out_file or place.report_path(name)
 
         def links() -> dict[str, str]:
-            return {"Study folder": str(folder)} | study_links(folder)
+            return {"Study folder": str(folder)} | place.study_links(name)
 
         if live:
             written = LiveReport(source, name, path, links=links)
@@ -103,7 +78,6 @@ def compare(
 ) -> None:
     """Compare studies side by side: best value over training and time, final quality, cost."""
     from hpo_core.report.comparison import Comparison, write_comparison
-    from hpo_core.terminal.output import print_comparison
 
     if len(set(names)) < 2:
         raise SpecError("hpo compare takes the names of two studies or more; `hpo report NAME` shows one.")
@@ -114,31 +88,14 @@ def compare(
             stack.enter_context(damage_named(source, name))
         comparison = Comparison.of(source.entries(name) for name in names)
         page = write_comparison(comparison, out_file or place.comparison_path(names))
-    print_comparison(comparison.facts(), page, as_json)
-
-
-def import_study(
-    file: Annotated[
-        Path,
-        typer.Argument(help="Its journal: provenance/journal.jsonl.gz of its run in MLflow, or what hpo export wrote."),
-    ],
-    name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
-    code: Annotated[
-        list[Path] | None,
-        typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
-    ] = None,
-    home: HomeOption = None,
-    journal: JournalOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Restore a study from a copy of its journal."""
-    from hpo_core.replay.restored_study import restore_study
-
-    place = Home(home, journal)
-    folders = [str(folder.resolve()) for folder in code or [Path()]]
-    found = restore_study(place, file, name=name, code=folders)
+    facts = comparison.facts()
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(facts | {"page": str(page)})
         return
-    for line in found.lines():
-        out.say(line)
+    hidden = {"params", "jobs", "trial", "at", "worker_seconds"}
+    if len(facts["groups"]) < len(facts["studies"]):
+        print_rows(out, facts["groups"])
+        out.print()
+    print_rows(out, [{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]])
+    out.print()
+    out.say(f"page: {page}")
