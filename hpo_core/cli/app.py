@@ -19,18 +19,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from hpo_core.cli import studies
 from hpo_core.cli.before_study import check, partition, try_trial
-from hpo_core.cli.studies import (
-    abandon,
-    audit_study,
-    enqueue,
-    export,
-    import_study,
-    list_studies,
-    schedule,
-    show,
-    status,
-)
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean
@@ -76,19 +66,19 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "space": space,
     "try": try_trial,
     "check": check,
-    "list": list_studies,
-    "status": status,
-    "show": show,
-    "audit": audit_study,
-    "abandon": abandon,
-    "enqueue": enqueue,
+    "list": studies.list_studies,
+    "status": studies.status,
+    "show": studies.show,
+    "audit": studies.audit_study,
+    "abandon": studies.abandon,
+    "enqueue": studies.enqueue,
     "share": share_study,
-    "export": export,
-    "schedule": schedule,
+    "export": studies.export,
+    "schedule": studies.schedule,
     "report": report,
     "compare": compare,
     "project": project,
-    "import": import_study,
+    "import": studies.import_study,
     "history": history,
     "partition": partition,
 }

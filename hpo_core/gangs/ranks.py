@@ -52,7 +52,18 @@ class Ranks:
         leave()
 
     def state_for(self, state: dict[str, Any]) -> dict[str, Any]:
-        return state_for(state, self.rank)
+        parts = state.get(RANKS)
+        part = None if not parts else parts[self.rank % len(parts)]
+        if part is None:
+            return state
+        own = tree_of(part.tobytes())
+        tracked = dict(state["tracked"]) | own["tracked"]
+        for name, buffers in own["buffers"].items():
+            whole = tracked[name]
+            tracked[name] = type(whole)((key, buffers.get(key, value)) for key, value in whole.items())
+            if hasattr(whole, "_metadata"):
+                tracked[name]._metadata = whole._metadata
+        return state | {"random": own["random"], "tracked": tracked}
 
     def lost(self, error: BaseException, message: str) -> str:
         """Message of an attempt that ended since another rank did not come or went; empty for any other error."""
@@ -223,21 +234,6 @@ def differing(states: Sequence[bytes]) -> list[Any] | None:
     if all(state == states[0] for state in states):
         return None
     return [None if state == states[0] else np.frombuffer(state, np.uint8) for state in states]
-
-
-def state_for(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    parts = state.get(RANKS)
-    part = None if not parts else parts[rank % len(parts)]
-    if part is None:
-        return state
-    own = tree_of(part.tobytes())
-    tracked = dict(state["tracked"]) | own["tracked"]
-    for name, buffers in own["buffers"].items():
-        whole = tracked[name]
-        tracked[name] = type(whole)((key, buffers.get(key, value)) for key, value in whole.items())
-        if hasattr(whole, "_metadata"):
-            tracked[name]._metadata = whole._metadata
-    return state | {"random": own["random"], "tracked": tracked}
 
 
 def _buffers(module: Any) -> OrderedDict[str, Any]:

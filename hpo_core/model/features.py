@@ -10,6 +10,8 @@ from hpo_core.model.errors import SpecError
 FEATURES = {
     "gangs": "hpo_core.gangs",
     "packing": "hpo_core.packing",
+    "sharing": "hpo_core.pool",
+    "hopping": "hpo_core.execution.hopping",
     "MLflow": "hpo_core.tracking",
     "Optuna": "hpo_core.optuna",
     "report": "hpo_core.report",

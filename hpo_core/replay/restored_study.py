@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import msgspec
 
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.codec import decode_entry
-from hpo_core.model.errors import JournalError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.errors import JournalError, StudyExistsError
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.sampler import RecordedSampler
 from hpo_core.study import Study
@@ -64,7 +65,6 @@ class Restored(msgspec.Struct, frozen=True):
     """Checkpoints that the journal counts as kept and that are not here."""
 
     def lines(self) -> list[str]:
-        """Lines for people."""
         found = [
             f"{self.study}: {self.entries} entries imported",
             f"code: imported from {', '.join(self.code)}",
@@ -94,7 +94,12 @@ def restore_study(home: Home, copy: Path, *, name: str | None = None, code: Sequ
     """
     study = Study.from_entries(read_copy(copy), sampler=RecordedSampler([]))
     name = checked_name(name or study.name)
-    refuse_taken(home, name)
+    with closing(home.read_journal()) as source:
+        if any(info.name == name for info in source.studies()):
+            raise StudyExistsError(
+                f"Study {name!r} exists already in this home; nothing was imported. Import it under another name with "
+                "--name, or into another home with --home."
+            )
     changes = _changes(study, name, code)
     journal = home.open_journal()
     try:
@@ -108,20 +113,6 @@ def restore_study(home: Home, copy: Path, *, name: str | None = None, code: Sequ
         entries=study.seq,
         code=tuple(code),
         checkpoints_missing=sum(not (folder / uri).is_file() for uri in study.checkpoints.uris),
-    )
-
-
-def refuse_taken(home: Home, name: str) -> None:
-    source = home.read_journal()
-    try:
-        source.info(name)
-    except StudyNotFoundError:
-        return
-    finally:
-        source.close()
-    raise StudyExistsError(
-        f"Study {name!r} exists already in this home; nothing was imported. Import it under another name with --name, "
-        "or into another home with --home."
     )
 
 

@@ -118,7 +118,6 @@ def line(title: str, words: str) -> str:
 
 
 def headline(name: str, words: str) -> str:
-    """The study's name, and how it goes."""
     return f"<div><b>{text(name, 100)}</b> {text(words, 1000)}</div>"
 
 

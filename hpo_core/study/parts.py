@@ -126,9 +126,6 @@ class JobSizes:
     def least(self) -> int:
         return self.next()
 
-    def largest(self, slots: int) -> int:
-        return self._fixed
-
     def demanded(self, slots: int) -> int:
         return self.next()
 

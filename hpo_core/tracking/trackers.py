@@ -219,7 +219,6 @@ def complete_copy(home: Home, study: Study, say: Callable[[str], None], *, one_a
 
 
 def completed_place(home: Home, study: Study) -> ProjectionPlace | None:
-    """Place of a study in MLflow; its copy is completed before."""
     with suppress(OSError, StorageError):  # a home that is only read
         complete_copy(home, study, log.info, one_attempt=True)
     return read_place(home.study_folder(study.name))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.model import features
+from hpo_core.model.errors import SpecError
+from hpo_core.model.features import feature
+from tests.conftest import make_spec
+from tests.shape.imports import graph, modules, tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +45,7 @@ FEATURES = {
         (
             ("hpo_core/cli/app.py", "share_study"),
             ("hpo_core/terminal/output.py", '"hpo_core.pool.words"'),
-            ("flows/hpo_flows/study_run/wiring.py", "sharing"),
+            (ON_REQUEST, '"sharing"'),
         ),
         command="share",
     ),
@@ -44,7 +53,7 @@ FEATURES = {
         ("hpo_core/hopper", "hpo_core/execution/hopping"),
         (
             ("hpo_core/terminal/output.py", '"hpo_core.execution.hopping.hopped_job"'),
-            ("flows/hpo_flows/study_run/wiring.py", "hopping"),
+            (ON_REQUEST, '"hopping"'),
         ),
         command="none of its own",
     ),
@@ -74,7 +83,6 @@ FEATURES = {
             (ON_REQUEST, '"packing"'),
             ("hpo_core/cli/app.py", '"history": history'),
             ("hpo_core/cli/app.py", "import history"),
-            ("flows/hpo_flows/study_run/wiring.py", " packing"),
         ),
         command="history",
     ),
@@ -162,3 +170,35 @@ def test_the_rest_works_without(name: str, tmp_path: Path) -> None:
     listed = {line.split()[0] for line in found.stdout.splitlines() if line.startswith("  ") and line.split()}
     assert "tune" in listed
     assert feature.command not in listed
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_only_lines_of_registration_import_it(name: str) -> None:
+    files = [ROOT / one for one in FEATURES[name].files]
+    own = {module for module, path in modules().items() if any(path.is_relative_to(one) for one in files)}
+    importers = {module for module, others in graph().items() if module not in own and others & own}
+    registered = {path for path, _ in FEATURES[name].lines}
+    assert {modules()[module].relative_to(ROOT).as_posix() for module in importers} <= registered
+
+
+def test_what_is_asked_for_by_name_is_there() -> None:
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and re.fullmatch(r"feature\('\w+', '\w+'\)", ast.unparse(node.value)):
+                found = feature(*map(ast.literal_eval, node.value.args))
+                assert hasattr(found, node.attr), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [
+        ("gangs", {"training": {"gang": "auto"}}),
+        ("Optuna", {"sampler": {"name": "TPESampler"}}),
+    ],
+)
+def test_a_study_that_asks_for_what_is_not_there_is_refused(
+    name: str, asks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(features.FEATURES, name)
+    with pytest.raises(SpecError, match=f"needs {name}, which this installation"):
+        Study.create(make_spec(**asks), MemoryJournal())
