@@ -89,7 +89,7 @@ _AXIS = {
     "title": {"standoff": 10, "font": {"size": 13}},
 }
 LOOK = {
-    "margin": {"l": 64, "r": 20, "t": 16, "b": 40},
+    "margin": {"l": 64, "r": 20, "t": 30, "b": 40},
     "font": {"family": FONT, "size": 13, "color": INK},
     "paper_bgcolor": "#ffffff",
     "plot_bgcolor": "#ffffff",
