@@ -135,9 +135,6 @@ class Ranks:
         if self._weight != 1 / self.size:
             self._parts[resource] = self._weight
 
-    def part_at(self, resource: int) -> float:
-        return self._parts.get(resource, 1 / self.size)
-
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks, by rank; each rank must call it."""
         import torch
@@ -162,7 +159,7 @@ class Ranks:
         Raises:
             ObjectiveError: a rank reported other metrics at the target.
         """
-        own = [(point.resource, self.part_at(point.resource), point.metrics) for point in points]
+        own = [(one.resource, self._parts.get(one.resource, 1 / self.size), one.metrics) for one in points]
         told = map(_curves.decode, self.gather(msgspec.msgpack.encode(own)))
         by_rank = [{resource: (weight, metrics) for resource, weight, metrics in one} for one in told]
         last = [one.get(target, (0.0, {}))[1] for one in by_rank]

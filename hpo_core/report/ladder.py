@@ -143,16 +143,13 @@ def _ladder_caption(series: Series, shown: int) -> str:
     words = "lies flat while it waits at a rung, and ends where it was not promoted."
     if is_stopping(series.study.spec):
         words = "and at each rung it goes on at once, or is stopped for good."
+    opens = any(not band.rung.is_open for band in series.bands.all) or series.study.state.ceilings
     few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
     return (
         f"Each line is one trial: it rises while it trains, {words} Within a band better results lie higher."
-        + (" A band begins when its rung opens: point at the words there to read why." if _opens(series) else "")
+        + (" A band begins when its rung opens: point at the words there to read why." if opens else "")
         + (few if shown < len(series.trials) else "")
     )
-
-
-def _opens(series: Series) -> bool:
-    return any(not band.rung.is_open for band in series.bands.all) or bool(series.study.state.ceilings)
 
 
 def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from time import localtime, monotonic, sleep, strftime
@@ -361,7 +362,9 @@ class ReportFiles:
                 if entries != info.entries:  # a study is read again only where its journal has grown
                     row = _row(source, info.name, info.created)
                     if row[2] == "open" or entries >= 0:
-                        self._write_report(source, info.name)
+                        with suppress(HpoError):  # damaged, as its row says
+                            page, links = self._home.report_path(info.name), partial(self._links, info.name)
+                            LiveReport(source, info.name, page, links=links).write()
                     self._rows[info.name] = (info.entries, row)
                 rows.append(row)
         shown = "<p>No study yet.</p>"
@@ -378,12 +381,8 @@ class ReportFiles:
         )
         write_page(html_page("Studies", body, [], "Read from the journal.", live=True), self.path)
 
-    def _write_report(self, source: Journal, name: str) -> None:
-        def links() -> dict[str, str]:
-            return {"All studies": "../../studies.html"} | self._home.study_links(name)
-
-        with suppress(HpoError):  # damaged, as its row says
-            LiveReport(source, name, self._home.report_path(name), links=links).write()
+    def _links(self, name: str) -> dict[str, str]:
+        return {"All studies": "../../studies.html"} | self._home.study_links(name)
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

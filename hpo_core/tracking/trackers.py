@@ -226,19 +226,14 @@ def completed_place(home: Home, study: Study) -> ProjectionPlace | None:
 
 def complete_copies(home: Home) -> list[str]:
     """Have a process complete, in its own time, what is missing of a home's copies; returns whose they are."""
-    names: list[str] = []
-    begun: Trackers | None = None
-    for name in incomplete_copies(home.folder / "studies"):
-        try:
-            with closing(home.read_journal()) as journal:
-                owner, spec = journal.info(name).owner, Study.current_spec(name, journal)
-        except HpoError:  # a study that is no more
-            continue
-        if has_other_controller(owner):
-            continue
-        names.append(name)
-        if begun is None:  # it goes on with the others
-            begun = Trackers(home, spec)
-            begun.is_awaited = False
-            begun.complete()
-    return names
+    specs: dict[str, StudySpec] = {}
+    with closing(home.read_journal()) as journal:
+        for name in incomplete_copies(home.folder / "studies"):
+            with suppress(HpoError):  # a study that is no more
+                if not has_other_controller(journal.info(name).owner):
+                    specs[name] = Study.current_spec(name, journal)
+    for spec in list(specs.values())[:1]:
+        begun = Trackers(home, spec)  # it goes on with the others
+        begun.is_awaited = False
+        begun.complete()
+    return list(specs)
