@@ -100,6 +100,11 @@ FEATURES = {
     "integrations": Feature(("hpo_core/integrations",)),
 }
 """Features by name; each deployment of a flow is in ``deployments/prefect.yaml``, too."""
+FEATURES["all of them"] = Feature(
+    tuple(dict.fromkeys(file for one in FEATURES.values() for file in one.files)),
+    tuple(line for one in FEATURES.values() for line in one.lines),
+    command="report",
+)
 
 STUDY = """
 study: without
