@@ -25,19 +25,16 @@ _KIND = "workflowType=machine_learning"
 
 def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     """The page of a run; for a store without a server, the command that starts one."""
-    return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
+    server = without_credentials(tracking_uri)
+    if urlsplit(tracking_uri).scheme in ("http", "https"):
+        return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}?{_KIND}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(server)}"
 
 
 def reason_of(error: BaseException) -> str:
     text = masked(" ".join(str(error).split()))
     short = text if len(text) <= 300 else f"{text[:150]} ... {text[-145:]}"  # a chain of causes ends with the first one
     return f"{type(error).__name__}: {short}"
-
-
-def _page(tracking_uri: str, place: str) -> str:
-    if urlsplit(tracking_uri).scheme in ("http", "https"):
-        return f"{without_credentials(tracking_uri).rstrip('/')}/#{place}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(tracking_uri))}"
 
 
 _LONGEST_KEY = 250

@@ -7,7 +7,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from multiprocessing import resource_tracker
 from typing import Any
@@ -253,7 +253,8 @@ class Session:
         """Write the report of a study that is over and complete its copies; nothing is started for it."""
         began, study = time.monotonic(), Study.open(self.name, self.journal, reading=True)
         report, links = self.write_report(study)
-        self._warn_each(tracker.complete() for tracker in self.trackers)
+        for warning in filter(None, [tracker.complete() for tracker in self.trackers]):
+            self.warn(warning)
         return study, Summary(0, time.monotonic() - began, report, links)
 
     def run(self) -> tuple[Study, Summary]:
@@ -305,13 +306,10 @@ class Session:
             self.wait_for("writing the report")
             report, links = self.write_report(study)
         self.wait_for("copying to the trackers")
-        self._warn_each(tracker.finish() for tracker in self.trackers)
+        for warning in filter(None, [tracker.finish() for tracker in self.trackers]):
+            self.warn(warning)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
-
-    def _warn_each(self, warnings: Iterable[str | None]) -> None:
-        for warning in filter(None, warnings):
-            self.warn(warning)
 
     def _create(self) -> None:
         if self._given is not None:
