@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | st
 def wrong_arguments(setting: str, name: str, takes: str) -> str:
     function, expected = name.rpartition(":")[2], ARGUMENTS.get(setting, "one")
     return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
+
+
+def module_file(module: str, folders: Iterable[str]) -> Path | None:
+    """The file of a module below one of these folders, without importing anything; None: in none of them."""
+    for folder in folders:
+        place = Path(folder, *module.split("."))
+        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
 
 
 def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: str = "objective") -> Callable[..., Any]:
