@@ -38,6 +38,11 @@ CONSTRAINTS = "constraints"
 """System attribute that every version of Optuna reads."""
 
 
+def directions_of(spec: StudySpec) -> list[StudyDirection]:
+    modes = [metric.mode for metric in spec.objectives]
+    return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
+
+
 class OptunaTrials:
     """A study's trials as Optuna shows them, followed entry by entry.
 
@@ -196,7 +201,7 @@ def copy_to_optuna(entries: Iterable[Entry], storage: Any, name: str, *, ended: 
         trials.add(entry)
     if trials is None or state.spec is None:
         raise JournalError(f"Study {name!r}: its journal holds no entry.")
-    directions = [StudyDirection[f"{metric.mode}imize".upper()] for metric in state.spec.objectives]
+    directions = directions_of(state.spec)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is experimental, and of ranges whose end is on no step
         verbosity = optuna.logging.get_verbosity()

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import cycle
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any
@@ -114,11 +113,15 @@ def incumbents(
         return None
     divisor, across = time_axis(last) if along is None else (1.0, axis(along) | LOG)
     data: list[Trace] = []
-    for (name, tracks), color in zip(groups, cycle(SERIES), strict=False):
+    for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
         drawn = band(tracks, sign)
         data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor)
     up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
     return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
+
+
+def series_colors(count: int) -> list[str]:
+    return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
 _ASIDE = ("study", "seed", "tracking", "prefect")
