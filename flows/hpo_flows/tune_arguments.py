@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -34,6 +35,8 @@ from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
 
 log = logging.getLogger("hpo.python")
+_SAID_AFTER = 2.0
+"""Seconds after which a search for a space says that it goes on."""
 
 
 def objective_settings(
@@ -58,16 +61,28 @@ def objective_settings(
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
         raise SpecError(f"{missing}.")
+    dry_calls = feature("Optuna", "optuna_space")
+    slow = threading.Timer(
+        _SAID_AFTER,
+        log.warning,
+        [
+            f"hpo.tune: finding the space; the objective is called to its first report, "
+            f"for up to {dry_calls.MAX_SECONDS:g} s ..."
+        ],
+    )
+    slow.daemon = True
+    slow.start()
     try:
-        called = load_objective(named, folders) if isinstance(objective, str) else objective
-        found = feature("Optuna", "optuna_space").find_space(called)
+        found = dry_calls.find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
     except Exception as error:
         raise SpecError(
             f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
             f"{type(error).__name__}: {error}"
         ) from error
+    finally:
+        slow.cancel()
     if found.gaps:
-        log.warning("hpo.tune: the space of the objective may lack a parameter; space= names all. %s", found.words())
+        log.warning("hpo.tune: %s If so, give space= with all parameters.", found.words())
     data |= {"style": "optuna", "space": found.space}
     return data | (
         {"constraints": found.constraints} if found.constraints else {}
