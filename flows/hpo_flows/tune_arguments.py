@@ -31,7 +31,7 @@ from hpo_core.spec.sections import (
     StopSpec,
 )
 from hpo_core.spec.sent_functions import called_name, function_name
-from hpo_core.training.objective import check_signature
+from hpo_core.training.objective import check_signature, load_objective, objective_callable
 from hpo_core.training.user_code import is_library_file
 
 log = logging.getLogger("hpo.python")
@@ -56,8 +56,6 @@ def objective_settings(
             raise SpecError(f"hpo.tune: space = {shown(space)} is no mapping; give {{name: hpo.Float(...)}}.")
         _check_space(space)
         return data | {"style": style or "handle", "space": plain_settings(space)}, "min"
-    from hpo_core.training.objective import load_objective
-
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
         raise SpecError(f"{missing}.")
@@ -66,7 +64,7 @@ def objective_settings(
         _SAID_AFTER,
         log.warning,
         [
-            f"hpo.tune: finding the space; the objective is called to its first report, "
+            "hpo.tune: finding the space; the objective is called to its first report, "
             f"for up to {dry_calls.MAX_SECONDS:g} s ..."
         ],
     )
@@ -129,8 +127,6 @@ def check_objective(objective: Callable[..., Any]) -> None:
             'hpo.tune(train, ...), or its name, "module:train".'
         )
     if inspect.isclass(objective):
-        from hpo_core.training.objective import objective_callable
-
         try:
             objective_callable(objective)
         except ObjectiveError as error:
