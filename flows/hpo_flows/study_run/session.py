@@ -31,6 +31,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.partitioning.resolution import with_partitions
 from hpo_core.replay.past_results import with_past
 from hpo_core.security.untrusted_text import terminal_text
@@ -38,11 +39,10 @@ from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.spec.study_file import differing_setting
 from hpo_core.study import Study
-from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import load_objective, module_file, no_module
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.wiring import wire
+from hpo_flows.study_run.wiring import TRACKERS, wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -128,7 +128,11 @@ class Session:
         except BaseException:
             self._let_go()
             raise
-        self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
+        self.inform: Callable[[str], None] = log.info
+        """Shows a person how the study's services stand."""
+        self.trackers = [make(home, self.spec, journal_url=self.journal_url) for make in TRACKERS]
+        for tracker in self.trackers:
+            tracker.say = lambda words: self.inform(words)
         folders = home.import_folders(self.spec)
         if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
             log.warning("study %r: nothing is imported from %s, which lies in the home folder.", name, left_out)
@@ -243,9 +247,6 @@ class Session:
             self._tell(self.executor.news())
         self._start.result()
 
-    def inform(self, words: str) -> None:
-        self.trackers.say(words)
-
     def _tell(self, news: str) -> None:
         if news:
             self.say(terminal_text(news))
@@ -262,7 +263,7 @@ class Session:
         """Write the report of a study that is over and complete its copies; nothing is started for it."""
         began, study = time.monotonic(), Study.open(self.name, self.journal, reading=True)
         report, links = self.write_report(study)
-        if warning := self.trackers.complete():
+        for warning in filter(None, [tracker.complete() for tracker in self.trackers]):
             self.warn(warning)
         return study, Summary(0, time.monotonic() - began, report, links)
 
@@ -286,7 +287,8 @@ class Session:
         if jobs_before := study.state.completed_jobs:
             self._warn_of_other_code(study)
         self.executor.take_over()
-        self.trackers.start()
+        for tracker in self.trackers:
+            tracker.start()
         wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
         observers = [make(study) for make in self._observers]
         loop = Loop(
@@ -301,7 +303,8 @@ class Session:
         try:
             loop.run()
         finally:
-            self.trackers.trials = len(study.state.trials)
+            for tracker in self.trackers:
+                tracker.trials = len(study.state.trials)
             for observer in observers:
                 observer.close()
             wired.close()
@@ -314,7 +317,7 @@ class Session:
             self.wait_for("writing the report")
             report, links = self.write_report(study)
         self.wait_for("copying to the trackers")
-        if warning := self.trackers.finish():
+        for warning in filter(None, [tracker.finish() for tracker in self.trackers]):
             self.warn(warning)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
@@ -337,9 +340,7 @@ class Session:
 
     def write_report(self, study: Study) -> tuple[str, dict[str, str]]:
         """Write the HTML report; returns its path, and links to what belongs to the study."""
-        from hpo_core.report import write_report
-
-        links = self.trackers.links()
+        links = {title: link for tracker in self.trackers for title, link in tracker.links().items()}
         if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
@@ -347,9 +348,11 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
+        if "report" not in FEATURES:
+            return "", links
         entries, place = self.journal.entries(self.name), self.home.report_path(self.name)
         try:
-            path = write_report(entries, place, links=links)
+            path = feature("report", "study_page").write_report(entries, place, links=links)
         except StorageError as error:  # the study's end matters more than its picture
             return "", links | {"Report": f"not written: {error}"}
         return str(path), links | {"Report": path.as_uri()}
@@ -363,7 +366,8 @@ class Session:
         if self._closing is not None:
             self._closing.join()
         self.executor.close()
-        self.trackers.finish(seconds=5.0)
+        for tracker in self.trackers:
+            tracker.finish(seconds=5.0)
         self._let_go()
 
     def _let_go(self) -> None:

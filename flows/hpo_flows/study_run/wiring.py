@@ -7,21 +7,25 @@ from pathlib import Path
 
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import RunParts
-from hpo_core.execution.hopping.hopping_executor import hopping
-from hpo_core.execution.placing import packing
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.pool.executor import sharing
+from hpo_core.model.features import feature
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.trackers import Trackers
 from hpo_flows.dask.executor import DaskExecutor
 
-FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], ...] = (
-    (lambda spec: spec.packs, packing),
-    (lambda spec: spec.shares, sharing),
-    (lambda spec: spec.hops, hopping),
+ASKED: tuple[tuple[Callable[[StudySpec], bool], str, str], ...] = (
+    (lambda spec: spec.packs, "packing", "packed_run"),
+    (lambda spec: spec.shares, "sharing", "executor"),
+    (lambda spec: spec.hops, "hopping", "hopping_executor"),
 )
-"""Each feature: True if a study has it, and the function that adds its part to a run; in this order."""
+"""True if a study asks for a feature, and the module whose function of that name adds its part; in this order."""
+
+TRACKERS = (
+    Trackers,  # MLflow
+)
+"""Copies of each study for other eyes."""
 
 
 def wire(
@@ -47,7 +51,7 @@ def wire(
     )
     cluster.follow(study.demand)
     parts.news(cluster.news)
-    for asks, feature in FEATURES:
+    for asks, name, module in ASKED:
         if asks(study.spec):
-            feature(parts)
+            getattr(feature(name, module), name)(parts)
     return parts
