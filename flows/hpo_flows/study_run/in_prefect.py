@@ -46,6 +46,11 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
         session.inform(f"study {session.name} is finished: there is nothing left to train")
         session.ended(*session.end_again())
         return
+    if prefect and is_in_flow_run():
+        from prefect import get_run_logger
+
+        session.say = session.warn = get_run_logger().warning
+        session.inform = get_run_logger().info
     services = {"Prefect API": prefect, "copy to MLflow": any(tracker.uri for tracker in session.trackers)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")

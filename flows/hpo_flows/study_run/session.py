@@ -359,8 +359,8 @@ class Session:
 
     def close(self) -> None:
         """End what was started; safe to call twice."""
-        self.wait_for("ending the workers")
         if self._start is not None:
+            self.wait_for("ending the workers")
             self.executor.abandon_start()
             wait([self._start], START_ENDS_SECONDS)
         if self._closing is not None:

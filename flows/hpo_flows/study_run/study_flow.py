@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from prefect import get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Abort, CancelledRun, Pause
@@ -103,8 +102,6 @@ def run_as_subflow(session: Session) -> None:
         Abort: likewise, where a flow run that it is part of was cancelled and no runner of Prefect ends that.
     """
     try:
-        session.say = session.warn = get_run_logger().warning
-        session.inform = get_run_logger().info
         run_study(session)
     except RunCancelledError:
         name = session.name
