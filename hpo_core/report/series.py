@@ -231,7 +231,7 @@ class Series:
         if isinstance(event, AttemptFailed):
             self.failures.append((now, event))
             return
-        if event.loss is not None and not event.infeasible and event.loss < self.best_loss(self.trials[event.trial]):
+        if event.loss is not None and not event.violation and event.loss < self.best_loss(self.trials[event.trial]):
             self.bests[event.trial] = event
         curve = self.curves.setdefault(event.trial, {})
         if isinstance(entry.stimulus, AttemptReported):

@@ -192,7 +192,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     for trial in state.trials if details else ():
         for result in trial.results:
             rung = rung_at(result.stage, result.resource)
-            if result.loss is not None and not result.infeasible and (rung.best is None or result.loss < rung.best):
+            if result.loss is not None and not result.violation and (rung.best is None or result.loss < rung.best):
                 rung.best = result.loss
         if trial.stopped is not None:
             rungs[names.place(trial.stopped.bracket, trial.stopped.rung)].stopped += 1
