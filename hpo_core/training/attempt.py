@@ -89,7 +89,7 @@ def run_attempt(
         handle.ask = go_on
     lines: deque[LogLine] = deque()
     try:
-        if request.gang is not None:
+        if request.gang.size > 1:
             join(request.gang, stall_timeout=request.setup.stall_timeout, alive=handle.alive)
             handle.ranks = Ranks(request.gang)
         seed_all(request.seed)
@@ -102,7 +102,7 @@ def run_attempt(
             else:
                 returned = _returned(objective_callable(function), handle)
         metrics, curve, written = handle.finish(returned)
-        if request.gang is not None:
+        if request.gang.size > 1:
             leave()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         exit_if_forked_copy(pid, error)
@@ -182,7 +182,7 @@ def _failure(
         outcome = Outcome.STORAGE if unit is None else Outcome.LOST
         doubt = Doubt(unit.partition) if unit is not None else msgspec.UNSET
     else:
-        if request.gang is not None and is_lost_peer(error):
+        if request.gang.size > 1 and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
         if isinstance(error, KeyError):
             message += _asked_of_params(error, handle, request)

@@ -83,8 +83,7 @@ class TrialHandle:
         self.number = job.trial
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
-        self.rank = request.rank
-        self.world_size = 1 if request.gang is None else request.gang.size
+        self.rank, self.world_size = request.gang.rank, request.gang.size
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent

@@ -79,7 +79,7 @@ class TrainerPool:
             folder: that it trains in where this computer does not see the study's, which its attempts are named by.
         """
         job = request.job
-        attempt = (request.setup.folder, job.trial, job.attempt, request.rank)
+        attempt = (request.setup.folder, job.trial, job.attempt, request.gang.rank)
         unit = None if job.unit is None else job.unit.number
         setup = request.setup
         key = setup.objective, setup.pythonpath, setup.threads, request.gpu

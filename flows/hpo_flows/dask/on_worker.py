@@ -166,7 +166,7 @@ def train(
         distributed.secede()  # type: ignore[no-untyped-call]
     if shared is not None and not shared.is_seen():
         try:
-            shared.check_not_needed(asked.setup, gang=asked.gang is not None)
+            shared.check_not_needed(asked.setup, gang=asked.gang.size > 1)
         except StorageError as error:
             return encode_report(asked.report(Outcome.STORAGE, str(error))), address
         folder = shared.instead(worker.local_directory)

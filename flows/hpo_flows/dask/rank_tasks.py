@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.process_group import LOST_PEER, gang_report
-from hpo_core.training.request import JobRequest, JobRequests, RankPlace, decode_report, encode_request
+from hpo_core.training.request import ALONE, JobRequest, JobRequests, RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_calls import Cancellation, SchedulerClient
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
@@ -112,7 +112,7 @@ class RankTasks:
         shared: SharedFolder,
         timeout: float,
     ) -> None:
-        self._client = connection.client
+        self._connection, self._client = connection, connection.client
         self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
         self._study, self._folder = requests.setup.study, Path(requests.setup.folder)
         self._cancellation = Cancellation(connection, watch, folder=requests.setup.folder, timeout=timeout)
@@ -137,6 +137,7 @@ class RankTasks:
         studies_here.pop(self._id, None)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        self._connection.check()
         candidates = self._candidates(slot)
         if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
@@ -173,15 +174,15 @@ class RankTasks:
                     rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}")
                 )
 
-    def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, ...]]) -> None:
         """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once.
 
         Those that reported, and whose process waits for an answer, are let go.
         """
         with self._lock:
-            over = {key: self._asking.pop(key) for key in ((one[0], one[1]) for one in attempts) if key in self._asking}
-        self._cancellation.let_go(over)
-        self._cancellation.request([key for key in attempts if key not in over])
+            asking = {key: self._asking.pop((key[0], key[1]), "") for key in attempts}
+        self._cancellation.let_go({(key[0], key[1]): home for key, home in asking.items() if home})
+        self._cancellation.request([key for key, home in asking.items() if not home])
 
     def end_broken(self) -> None:
         """Cancel what is left of gangs of which a rank failed; called about once a second."""
@@ -358,9 +359,9 @@ class RankTasks:
         self._take_report(rank, report)
 
 
-def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace | None]:
+def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace]:
     if store is None:
-        return [None] * len(candidates)
+        return [ALONE]
     hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
     return [
         RankPlace(

@@ -114,7 +114,7 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
     portion, device = request.portion, None
     if portion is not None:
         device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
-    gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
+    gang = msgspec.structs.replace(request.gang, store="")
     return request.setup.study, request.setup.folder, request.setup.process, request.setup.threads, device, gang
 
 

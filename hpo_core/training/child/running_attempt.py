@@ -144,7 +144,7 @@ class ChildWatch:
     def __init__(
         self, request: JobRequest, process: ChildProcess, progress: SharedProgress, meter: AttemptMeter
     ) -> None:
-        self._setup, self._target, self._in_gang = request.setup, request.job.target, request.gang is not None
+        self._setup, self._target, self._in_gang = request.setup, request.job.target, request.gang.size > 1
         self._process, self._progress, self._meter = process, progress, meter
         self.ending = self.has_reported = self.has_ended = False
         """The child was told to end, or has reported and only has to exit; it has reported; it was reaped."""
@@ -286,7 +286,7 @@ class RunningAttempt:
         self.process = process
         self.settled: Settled | None = None
         """Message of the child after its report, where its process may stay for the next attempt."""
-        place = log_path(request.job.trial, request.job.attempt, request.rank)
+        place = log_path(request.job.trial, request.job.attempt, request.gang.rank)
         self.log = AttemptLog(Path(request.setup.folder) / place, request.setup.log_limit)
         self._inbox = MessageInbox()
         self._started = time.time()
