@@ -31,7 +31,7 @@ FEATURES = {
         (
             ("hpo_core/cli/app.py", "share_study"),
             ("hpo_core/terminal/output.py", '"hpo_core.pool.words"'),
-            ("flows/hpo_flows/study_run/wiring.py", "sharing"),
+            ("flows/hpo_flows/study_run/session.py", "sharing"),
         ),
         command="share",
     ),
@@ -39,7 +39,7 @@ FEATURES = {
         ("hpo_core/hopper", "hpo_core/execution/hopping"),
         (
             ("hpo_core/terminal/output.py", '"hpo_core.execution.hopping.hopped_job"'),
-            ("flows/hpo_flows/study_run/wiring.py", "hopping"),
+            ("flows/hpo_flows/study_run/session.py", "hopping"),
         ),
         command="none of its own",
     ),

@@ -15,8 +15,11 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor, RunParts
+from hpo_core.execution.hopping.hopping_executor import hopping
 from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
+from hpo_core.execution.placing import packing
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -30,6 +33,7 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.partitioning.resolution import with_partitions
+from hpo_core.pool.executor import sharing
 from hpo_core.replay.past_results import with_past
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, sent_functions
@@ -39,7 +43,6 @@ from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import load_objective
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.wiring import wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -47,6 +50,13 @@ START_ENDS_SECONDS = 30.0
 
 NEWS_SECONDS = 0.5
 """Seconds between two questions for news of the cluster, such as that its jobs wait in a queue."""
+
+FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], ...] = (
+    (lambda spec: spec.packs, packing),
+    (lambda spec: spec.shares, sharing),
+    (lambda spec: spec.hops, hopping),
+)
+"""Each feature: True if a study has it, and the function that adds its part to a run; in this order."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -276,15 +286,15 @@ class Session:
         jobs_before = study.state.completed_jobs
         self.executor.take_over()
         self.trackers.start()
-        wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
+        parts = self._parts_of(study)
         observers = [make(study) for make in self._observers]
         loop = Loop(
             study,
-            self.wrap(study, wired),
-            placer=wired.placer,
+            self.wrap(study, parts),
+            placer=parts.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
-            ticks=wired.ticks,
+            ticks=parts.ticks,
             takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:
@@ -293,8 +303,8 @@ class Session:
             self.trackers.trials = len(study.state.trials)
             for observer in observers:
                 observer.close()
-            wired.close()
-        for finish in wired.after:
+            parts.close()
+        for finish in parts.after:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
@@ -307,6 +317,26 @@ class Session:
             self.warn(warning)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
+
+    def _parts_of(self, study: Study) -> RunParts:
+        # The one place that assembles a run: which placer and executors a study gets, as its settings say.
+        parts = RunParts(
+            study=study,
+            folder=self.folder,
+            journal=self.journal,
+            owner=self.owner,
+            tell=self._tell,
+            executor=self.executor,
+            meter=self.executor,
+            threads=self.executor.room.threads,
+            ticks=[EnqueueRequests(study, self.folder).on_tick],
+        )
+        self.executor.follow(study.demand)
+        parts.news(self.executor.news)
+        for asks, feature in FEATURES:
+            if asks(study.spec):
+                feature(parts)
+        return parts
 
     def _create(self) -> None:
         if self._given is not None:
