@@ -48,6 +48,7 @@ class _Submitted:
     """A job, or a unit of one, that is not reported: one rank for each of its slots."""
 
     job: Job
+    key: _Key
     on_report: OnReport
     reports: list[Report | None]
     """End of each rank; None: it has not ended."""
@@ -62,8 +63,6 @@ class _Rank(NamedTuple):
 
     submitted: _Submitted
     number: int
-    job: Job
-    key: _Key
     request: JobRequest
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
@@ -71,7 +70,7 @@ class _Rank(NamedTuple):
     """Address of the worker where a process of its trial waits for it; empty: there is none."""
 
     def without_result(self, outcome: Outcome, message: str, worker: str = "") -> Report:
-        return Report(trial=self.job.trial, attempt=self.job.attempt, outcome=outcome, message=message, worker=worker)
+        return self.request.report(outcome, message, worker=worker, started=0.0, ended=0.0)
 
 
 @dataclass
@@ -149,7 +148,7 @@ class RankTasks:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
         key = (*job.key, msgspec.UNSET if job.unit is None else job.unit.number)
-        submitted = _Submitted(job, on_report, [None] * len(candidates), store)
+        submitted = _Submitted(job, key, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
         gang = _rank_places(candidates, store)
@@ -161,7 +160,7 @@ class RankTasks:
                 self._cancellation.let_go({before: home})
                 home = ""
             request = msgspec.structs.replace(request, over=self._cancellation.over)
-            rank = _Rank(submitted, number, job, key, request, workers, home)
+            rank = _Rank(submitted, number, request, workers, home)
             try:
                 self._start(rank, may_be_open=True)
             except Exception as error:
@@ -189,7 +188,7 @@ class RankTasks:
         late = time.monotonic() - OWN_END_SECONDS
         with self._lock:
             gangs = [
-                each.job.key
+                each.key[:2]
                 for each in self._submitted.values()
                 if each.failed_at is not None and each.failed_at <= late
             ]
@@ -238,7 +237,7 @@ class RankTasks:
                     if offer_next(key, rank.request):
                         return
                     task.rank = None  # it is ending
-        job = rank.job
+        job = rank.request.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
             unit = f"{unit}/rank-{rank.number}"
@@ -271,11 +270,9 @@ class RankTasks:
         task.future.add_done_callback(self._task_ended)
 
     def _workers_for(self, rank: _Rank) -> Sequence[str] | None:
-        """Addresses of the workers that may take the rank, the best first; None: Dask picks one.
-
-        Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
-        trial looks free to Dask.
-        """
+        # Addresses of the workers that may take the rank, the best first; None: Dask picks one.
+        # Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
+        # trial looks free to Dask.
         if rank.workers is not None:
             return (rank.home,) if rank.home else rank.workers
         if not (rank.home or rank.request.asks or self._asking):
@@ -300,7 +297,7 @@ class RankTasks:
             if self._forget(future.key) is None or rank is None:  # or it was reported meanwhile
                 return
             if report is not None and report.outcome in RESULTS and rank.request.asks:
-                self._asking[rank.job.key] = report.worker
+                self._asking[rank.submitted.key[:2]] = report.worker
         if report is None:
             try:
                 self._start(rank, again=True)
@@ -321,7 +318,7 @@ class RankTasks:
             return rank.without_result(Outcome.LOST, message)
         except Exception as error:
             return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
-        if rank.key != (report.trial, report.attempt, report.unit):
+        if rank.submitted.key != (report.trial, report.attempt, report.unit):
             return None
         return msgspec.structs.replace(report, worker=worker)
 
@@ -339,8 +336,8 @@ class RankTasks:
             reports = [one for one in submitted.reports if one is not None]
             if len(reports) < len(submitted.reports):
                 return
-            if self._submitted.get(rank.key) is submitted:
-                del self._submitted[rank.key]
+            if self._submitted.get(submitted.key) is submitted:
+                del self._submitted[submitted.key]
         if submitted.store is not None:
             with contextlib.suppress(OSError):
                 submitted.store.unlink(missing_ok=True)
@@ -350,12 +347,13 @@ class RankTasks:
         report = msgspec.structs.replace(report, worker=address)
         with self._lock:
             task = self._tasks.get(key)
-            if task is None or task.rank is None or task.rank.key != (report.trial, report.attempt, report.unit):
+            rank = None if task is None else task.rank
+            if task is None or rank is None or rank.submitted.key != (report.trial, report.attempt, report.unit):
                 return
-            rank, task.rank, task.address = task.rank, None, address
+            task.rank, task.address = None, address
             self._open[key] = task
             if rank.request.asks:
-                self._asking[rank.job.key] = address
+                self._asking[rank.submitted.key[:2]] = address
         self._take_report(rank, report)
 
 
