@@ -282,10 +282,8 @@ class SharedDevices(Placer):
         return Placed(placements, refused)
 
     def _try_on_what_is_free(self, jobs: Sequence[Job], now: float | None) -> list[Placement]:
-        """A device whose memory others use is given whole to one job that is estimated to need more than is left.
-
-        Not to one that is known to need more: it waits.
-        """
+        # A device whose memory others use is given whole to one job that is estimated to need more than is left.
+        # Not to one that is known to need more: it waits.
         placements: list[Placement] = []
         busy = {held.slot.name for held in self.room.held.values()} | set(self._policy.reserved.values())
         for place, device in enumerate(self.room.empty.devices):

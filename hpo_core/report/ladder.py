@@ -144,15 +144,12 @@ def _ladder_caption(series: Series, shown: int) -> str:
     if is_stopping(series.study.spec):
         words = "and at each rung it goes on at once, or is stopped for good."
     few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
+    opens = series.study.state.ceilings or any(not band.rung.is_open for band in series.bands.all)
     return (
         f"Each line is one trial: it rises while it trains, {words} Within a band better results lie higher."
-        + (" A band begins when its rung opens: point at the words there to read why." if _opens(series) else "")
+        + (" A band begins when its rung opens: point at the words there to read why." if opens else "")
         + (few if shown < len(series.trials) else "")
     )
-
-
-def _opens(series: Series) -> bool:
-    return any(not band.rung.is_open for band in series.bands.all) or bool(series.study.state.ceilings)
 
 
 def _rung_axis(bands: Bands, heights: list[float], top: float) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def search_picture(study: Study) -> str | None:
     ended = sorted((one for trial in study.state.trials for one in trial.results), key=lambda one: one.ended)
     results = [(one, study.metric_value(one.loss)) for one in ended if one.loss is not None]
     known = scale((value for _, value in results), maximize=metric.mode == "max")
-    height = _scaled(*_padded(*known.ends), _BOTTOM, _TOP)
+    low, high = known.ends
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
+    height = _scaled(low - pad, high + pad, _BOTTOM, _TOP)
     across = _scaled(-0.5, len(results) - 0.5, _LEFT, _RIGHT)
     parts = [
         f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{height(tick)}" y2="{height(tick)}" stroke="{_GRID}"/>'
@@ -63,11 +65,6 @@ def _scaled(low: float, high: float, start: float, end: float) -> Place:
 
 def _dot(across: float, height: float, color: str, radius: int, opacity: float) -> str:
     return f'<circle cx="{across}" cy="{height}" r="{radius}" fill="{color}" opacity="{opacity}"/>'
-
-
-def _padded(low: float, high: float) -> tuple[float, float]:
-    pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.5
-    return low - pad, high + pad
 
 
 def _svg(parts: Sequence[str], *words: str) -> str:

@@ -101,12 +101,10 @@ def jobs_over_time(series: Series) -> Figure | None:
 
 
 def _lane_axis(owners: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The axis of rows, with one label in the middle of each owner's rows, and lines between owners of several.
-
-    Args:
-        owners: by row, those of one owner beside each other.
-        names: label of each owner.
-    """
+    # The axis of rows, with one label in the middle of each owner's rows, and lines between owners of several.
+    # Args:
+    #     owners: by row, those of one owner beside each other.
+    #     names: label of each owner.
     rows: dict[str, list[int]] = {}
     for row, owner in enumerate(owners):
         rows.setdefault(owner, []).append(row)
@@ -126,10 +124,8 @@ def _lane_axis(owners: Sequence[str], names: Mapping[str, str]) -> tuple[dict[st
 
 
 def _attempts(series: Series, owner_of: Callable[[Span], str], divisor: float) -> tuple[list[Trace], list[str]]:
-    """Attempts as bars in rows, and the owner of each row.
-
-    Attempts that overlap are in different rows: a worker or device has several if it runs several attempts at once.
-    """
+    # Attempts as bars in rows, and the owner of each row.
+    # Attempts that overlap are in different rows: a worker or device has several if it runs several attempts at once.
     free: dict[str, list[tuple[float, int]]] = {}
     owners: list[str] = []
     rows: list[tuple[int, Span]] = []
@@ -177,14 +173,10 @@ UNITS = 3_000
 """Units drawn, the latest ones."""
 
 
-def units_of(series: Series) -> list[HopUnit]:
-    """The units behind all results; times are active ones."""
-    return hop_units(series.study.spec, series.study.state, clock=series.active)
-
-
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
-    units, names = units_of(series), [file.name for file in series.study.spec.partitions]
+    names = [file.name for file in series.study.spec.partitions]
+    units = hop_units(series.study.spec, series.study.state, clock=series.active)
     moved = moved_bytes(units)
     if moved is None or not names:
         return None

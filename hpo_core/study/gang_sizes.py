@@ -106,7 +106,8 @@ class GrowingGangSizes(GangSizes):
         if room < 2:
             return 1
         sizes = sizes_up_to(self.largest(state.capacity), self._scaling)
-        return grown_size(room, jobs_waiting(state, method, room), sizes)
+        again = len(state.waiting)
+        return grown_size(room, again + method.grantable(max(0, room - again)), sizes)
 
     def least(self) -> int:
         return 1
@@ -163,11 +164,6 @@ def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
     """
     part = room // max(1, waiting)
     return max((size for size in sizes if size <= part), default=1)
-
-
-def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
-    again = len(state.waiting)
-    return again + method.grantable(max(0, most - again))
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:

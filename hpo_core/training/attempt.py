@@ -221,14 +221,11 @@ def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) 
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:
-    """The outcome for an exception of user code.
-
-    STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
-    a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
-    study's folder is full as well, where no other attempt could save anything either.
-
-    LOST: not the trial's fault; its unit is repeated.
-    """
+    # The outcome for an exception of user code.
+    # STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
+    # a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
+    # study's folder is full as well, where no other attempt could save anything either.
+    # LOST: not the trial's fault; its unit is repeated.
     if isinstance(error, GangError):
         return Outcome.LOST
     if isinstance(error, OSError) and error.errno in _DISK_FULL:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -149,9 +149,11 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
     conditions = {name: search.condition(name) for name in search.conditional()}
     if unclear := [name for name, when in conditions.items() if when is None]:
         ranges = "; ".join(f"{name}: {to_yaml(search.space[name])}" for name in unclear[:_NAMED])
+        more = f" and {len(unclear) - _NAMED} more" if len(unclear) > _NAMED else ""
         raise ObjectiveError(
-            f"The objective suggests {_name_list(unclear)} in some calls only, which no condition on one other "
-            f"parameter explains. Suggest it in every call, or write the space by hand, with its `when` ({ranges})."
+            f"The objective suggests {', '.join(unclear[:_NAMED])}{more} in some calls only, which no condition on one "
+            "other parameter explains. Suggest it in every call, or write the space by hand, with its `when` "
+            f"({ranges})."
         )
     return FoundSpace(
         space={
@@ -232,7 +234,7 @@ class _DryCalls:
         calls = [call.values for call in self.calls]
         present = [call for call in calls if name in call]
         for other, asked in self.space.items():
-            if other == name or not all(other in _suggested_before(name, call) for call in present):
+            if other == name or not all(other in itertools.takewhile(name.__ne__, call) for call in present):
                 continue
             wanted = {scalar_key(call[other]) for call in present}
             values = list(values_of(asked))
@@ -254,11 +256,3 @@ class _DryCalls:
 
 
 _NAMED = 8
-
-
-def _name_list(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def _suggested_before(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(itertools.takewhile(lambda item: item[0] != name, params.items()))
