@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.terminal.output import best_line
 from hpo_core.views.device_use import granted_words
+from hpo_core.views.failure_reasons import VARYING
 from hpo_core.views.formatting import duration, plural
 from hpo_core.views.rungs import (
     FEW,
@@ -171,13 +173,13 @@ class PlainLines:
         self._unwritten: tuple[str, str, int] | None = None
         """The latest line, its message and its trial."""
         self._told: dict[str, int] = {}
-        """Trial of the line that a message was written in."""
+        """Trial of the line that a message was written in, by a pattern of messages that differ in numbers alone."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         line, *warnings = self._lines.lines(report, granted)
         message, elapsed = terminal_text(report.message), self._pace.elapsed()
         self._unwritten = line, message, report.trial
-        is_new = report.outcome not in RESULTS and message not in self._told and len(self._told) < 100
+        is_new = report.outcome not in RESULTS and self._once(message) == message and len(self._told) < 100
         if elapsed >= self._next or is_new:
             self._each -= 1
             self._next = elapsed + redraw_seconds(elapsed) if self._each <= 0 else 0.0
@@ -192,13 +194,14 @@ class PlainLines:
         line, message, trial = self._unwritten
         self._write(f"[{standing(self._study, self._pace)}] {self._once(line)}")
         if message:
-            self._told.setdefault(message, trial)
+            pattern = re.escape(VARYING.sub("\0", message)).replace("\0", f"(?:{VARYING.pattern})")
+            self._told.setdefault(pattern, trial)
         self._unwritten = None
 
     def _once(self, line: str) -> str:
         # The line without messages that were written before.
-        for message, trial in self._told.items():
-            line = line.replace(message, f"that of trial {trial}")
+        for pattern, trial in self._told.items():
+            line = re.sub(pattern, f"that of trial {trial}", line)
         return line
 
     def on_tick(self) -> None:

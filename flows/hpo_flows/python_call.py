@@ -45,7 +45,7 @@ from hpo_core.spec.study_file import differing_setting, with_places
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import tracking_here
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.views.failure_reasons import cure_in_python, failed_words
+from hpo_core.views.failure_reasons import cure_in_python, failed_words, failure_lines, failures_of
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.prefect_api.connection import is_in_flow_run
 from hpo_flows.python_progress import ShownProgress, write_line
@@ -341,6 +341,8 @@ def _drive(
 
     def ended(study: Study, summary: Summary) -> None:
         failures.append(failed_words(study, session.cure(study)))
+        if not failures[0] and (lines := failure_lines(failures_of(study.state), str(session.folder))):
+            log.warning("%s", "\n".join(lines))
 
     session.ended = ended
 

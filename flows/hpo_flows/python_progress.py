@@ -73,9 +73,10 @@ class ShownProgress:
         """Show what the end of the study waits for."""
         if self._board is not None:
             self._board.wait_for(words)
-        elif self._console is not None and not self._waits:
+        elif not self._waits:
             self._waits = True
-            print(f"{words} ...", flush=True)
+            line = f"{words} ..."
+            write_line(line) if self._console is None else print(line, flush=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -61,6 +61,7 @@ def try_trial(
     from hpo_core.execution.in_process import first_job, parse_params, request_of
     from hpo_core.spec.assembly import THREAD_VARIABLES
     from hpo_core.training.attempt import run_attempt
+    from hpo_core.training.child.shared_progress import SharedProgress
     from hpo_core.training.objective import load_objective
 
     spec = _spec_of(study_file, home)
@@ -75,11 +76,20 @@ def try_trial(
         request = request_of(spec, job, Path(folder))
         if steps is not None:
             request = request.with_setup(unit_is_whole=False)
-        if request.setup.threads is not None:
-            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(request.setup.threads)))  # read at import
+        if (threads := request.setup.threads) is not None:
+            os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))  # read at import
+        for name in THREAD_VARIABLES:
+            os.environ.setdefault(name, "1")  # as in a study
+
+        class Shown(SharedProgress):
+            def step(self, resource: int) -> None:
+                if resource > self.read(job.target)[0]:
+                    _say(f"  {spec.unit_word} {resource} of {job.target} is done")
+                super().step(resource)
+
         try:
             function = load_objective(request.setup.objective, request.setup.pythonpath)
-            report = run_attempt(function, request, raised=(BaseException,))  # in this thread, without limits
+            report = run_attempt(function, request, Shown(), raised=(BaseException,))  # in this thread, without limits
         except bdb.BdbQuit:
             _say("left by the debugger")
             raise typer.Exit(INTERRUPTED) from None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
 from hpo_core.report.series import Series, Track, read_series
 from hpo_core.report.style import (
+    LOG,
     SERIES,
     Figure,
     Trace,
@@ -109,7 +111,7 @@ def incumbents(
     last = max((end for _, tracks in groups for _, end in tracks), default=0.0)
     if not values or last <= 0:
         return None
-    divisor, across = time_axis(last) if along is None else (1.0, axis(along))
+    divisor, across = time_axis(last) if along is None else (1.0, axis(along) | LOG)
     data: list[Trace] = []
     for place, (name, tracks) in enumerate(groups):
         drawn = band(tracks, sign)
@@ -167,7 +169,7 @@ class StudyGroup:
 
 
 def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
-    """Studies of equal settings and different seeds together, called after the first of them.
+    """Studies of equal settings and different seeds together, called what the names of each group begin with.
 
     Studies with one seed are in different groups: they show no spread over seeds.
 
@@ -194,7 +196,13 @@ def grouped(studies: Sequence[Series]) -> list[StudyGroup]:
                 break
         else:
             groups.append((same, [series]))
-    return [StudyGroup(members[0].study.name, tuple(members)) for _, members in groups]
+    firsts = [members[0].study.name for _, members in groups]
+    common = [
+        commonprefix([one.study.name for one in members]).rstrip("-_.") or name  # noqa: RUF071 - no paths
+        for name, (_, members) in zip(firsts, groups, strict=True)
+    ]
+    names = common if len(set(common)) == len(common) else firsts
+    return [StudyGroup(name, tuple(members)) for name, (_, members) in zip(names, groups, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

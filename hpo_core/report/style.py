@@ -89,7 +89,7 @@ _AXIS = {
     "title": {"standoff": 10, "font": {"size": 13}},
 }
 LOOK = {
-    "margin": {"l": 64, "r": 20, "t": 16, "b": 40},
+    "margin": {"l": 64, "r": 20, "t": 30, "b": 40},
     "font": {"family": FONT, "size": 13, "color": INK},
     "paper_bgcolor": "#ffffff",
     "plot_bgcolor": "#ffffff",
@@ -238,13 +238,13 @@ class Scale:
 
 
 def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
-    """Axis for a metric: logarithmic past two decades; hopeless values do not squeeze the others."""
+    """Axis for a metric: logarithmic past a factor of 20; hopeless values do not squeeze the others."""
     finite = sorted(min(max(v, -WIDEST), WIDEST) for v in values if v is not None and math.isfinite(v))
     if not finite:
         return Scale(False, 0.0, 1.0, False)
     low, high = finite[0], finite[-1]
     share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
-    log = low > 0 and high / low > 100 and not share
+    log = low > 0 and high / low > 20 and not share
     place = math.log10 if log else float
     kept = quantile(finite, 0.05 if maximize else 0.95)
     good = place(high) - place(kept) if maximize else place(kept) - place(low)

@@ -94,7 +94,7 @@ def jobs_over_time(series: Series) -> Figure | None:
         title += f": {percent(mean_occupancy(uses) or 0.0)} of the devices' compute claimed in the mean"
     elif share is not None and spec.room_word == "slot" and not spec.pool_name:  # in a pool, others use slots too
         title += f": workers busy {percent(share)} of the time"
-    caption = f"{words} Pink bars failed, grey ones were lost or preempted.{few}{cut}"
+    caption = f"{words}{few}{cut}"
     height = 150 + round(min(900, 30 * len(owners)))
     shape = layout(height, barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
     return Figure("jobs", title, caption, drawn, shape)

@@ -141,10 +141,8 @@ def listed(name: str, arguments: Mapping[str, Any], space: SearchSpace) -> list[
     return space.combinations(values, f"sampler {name}")
 
 
-def _values_of_grid(grid: Any, space: SearchSpace) -> dict[str, list[Any]]:
+def _values_of_grid(grid: Mapping[str, Any], space: SearchSpace) -> dict[str, list[Any]]:
     where = "sampler.search_space"
-    if not isinstance(grid, Mapping):
-        raise ValueError(f"{where} is {said(grid)}; write a list of values for each parameter")
     if missing := [name for name in space.parameters if name not in grid]:
         raise ValueError(f"{where} says nothing of {some(missing)}; give a list of values for each parameter")
     for name, values in grid.items():

@@ -24,7 +24,7 @@ from pydantic import (
 
 from hpo_core.model import limits
 from hpo_core.model.settings import Part, is_recorded
-from hpo_core.model.short_text import at_most
+from hpo_core.model.short_text import at_most, shown
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import RANKED_GP, check
 from hpo_core.samplers.sampler import EarlierResult
@@ -65,8 +65,9 @@ def _check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
             at_most(f"sampler.{argument}", value, most, "; lower it")
     if name == RANKED_GP and importlib.util.find_spec("scipy") is None:
         raise ValueError("sampler ranked_gp needs SciPy, which is not installed: pip install 'hpo-core[samplers]'")
-    grid = arguments.get("search_space")
-    if name == "GridSampler" and isinstance(grid, Mapping):
+    if name == "GridSampler" and (grid := arguments.get("search_space")) is not None:
+        if not isinstance(grid, Mapping):
+            raise ValueError(f"search_space is {shown(grid)}; write a list of values for each parameter")
         points = math.prod(len(values) for values in grid.values() if isinstance(values, list | tuple))
         at_most("sampler.search_space", points, limits.GRID_VALUES, "points; use search: {method: grid} with fewer")
 

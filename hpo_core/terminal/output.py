@@ -359,8 +359,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
             | _plain_jobs(study)
         )
         return
-    entry, every = study.seq - 1, f"{info.entries:,}"
-    which = f"{entry:,}, the last of {every}" if at is None else f"{entry:,} (0 is the first of {every})"
+    which = f"{study.seq - 1:,} ({'the last one' if at is None else f'0 is the first of {info.entries:,}'})"
     _print_state(study, status, summary, f" as of entry {which}")
     say_facts(_settings(study, summary, info.created, _now_of(status) if at is None else 0.0))
     say_facts(("device", line) for line in device_lines(_device_uses(study)))

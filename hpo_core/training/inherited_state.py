@@ -139,6 +139,6 @@ class InheritedState:
 
 
 _CURE = (
-    "A parameter that changes names, kinds or shapes of what is tracked belongs in search.static of the study: a "
-    "member then has its parent's value."
+    "A parameter that changes names, kinds or shapes of what is tracked belongs in search.static of the study, in "
+    "Python hpo.Pbt(static=[...]): a member then has its parent's value."
 )

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,16 @@ def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | st
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
         f"{hint} Correct the name, put the file back, or add the folder that holds it to `pythonpath` of the study."
     )
+
+
+def module_file(module: str, folders: Iterable[str]) -> Path | None:
+    """The file of a module below one of these folders, without importing anything; None: in none of them."""
+    for folder in folders:
+        place = Path(folder, *module.split("."))
+        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if file.is_file():
+                return file
+    return None
 
 
 def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: str = "objective") -> Callable[..., Any]:

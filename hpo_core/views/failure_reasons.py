@@ -20,7 +20,8 @@ MESSAGE_SHOWN = 160
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*): (?P<message>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _RANK = re.compile(r"Rank (\d{1,4}) of \d+: ")
-_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?([eE][-+]?\d+)?")
+VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+"""Numbers in a message: messages that differ in them alone are alike."""
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +81,7 @@ def failures_of(state: StudyState) -> Failures:
             last = trial.failures[-1]
             failed += 1
             error, message = _split(last.message)
-            key = (last.outcome.value, error, _VARYING.sub("#", message))
+            key = (last.outcome.value, error, VARYING.sub("#", message))
             found.setdefault(key, []).append((trial, message))
         elif trial.results and trial.loss is None:
             diverged += 1

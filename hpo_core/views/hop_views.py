@@ -159,11 +159,11 @@ def worker_name(worker: str) -> str:
     """Address of a worker without its protocol; of one in its study's process, the numbers of both.
 
     >>> worker_name("tcp://127.0.0.1:40001"), worker_name("inproc://192.0.2.2/4711/6")
-    ('127.0.0.1:40001', 'worker 6 of process 4711')
+    ('127.0.0.1:40001', 'worker 6 (pid 4711)')
     """
     if worker.startswith("inproc://"):
         _, process, number = worker.rsplit("/", 2)
-        return f"worker {number} of process {process}"
+        return f"worker {number} (pid {process})"
     return worker.removeprefix("tcp://").removeprefix("tls://")
 
 

@@ -81,3 +81,34 @@ def test_a_thread_that_logs_outlives_the_worker_that_read_it(tmp_path: Path) -> 
     for pipe in (process.stdout, process.stderr, process.stdin):  # the last one lets it go on
         pipe.close()
     assert process.wait(600) == 0 and file.read_text() == "went on"
+
+
+FLOW = """
+import signal, sys, time
+from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+halt_with_worker()
+print("begun", flush=True)
+while not told:
+    time.sleep(0.01)
+time.sleep(1)
+open(sys.argv[1], "w").write(str(len(told)))
+"""
+WORKER = """
+import subprocess, sys, threading, time
+for _ in range(50):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]])
+time.sleep(600)
+"""
+
+
+def test_a_worker_with_many_threads_ends_its_flow_by_one_signal(tmp_path: Path) -> None:
+    file = tmp_path / "told"
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, FLOW, str(file)], stdout=subprocess.PIPE)
+    with worker:
+        assert worker.stdout and worker.stdout.readline() == b"begun\n"
+        worker.kill()
+        worker.stdout.read()  # the flow has ended, too
+    assert file.read_text() == "1"

@@ -85,7 +85,7 @@ def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
     run = alone.start("tune-file", file="long.yaml", name="orphan")
     with worker_of(alone) as worker:
         study, processes = alone.begun(run, 0)
-        while alone.status(study)["status"] != "running":
+        while not alone.status(study).get("running"):
             time.sleep(0.5)
         worker.kill()
         assert gone(processes), processes

@@ -121,7 +121,7 @@ def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
     world, written = World(1, workers=1), list[str]()
     study = fresh(make_spec(search=RANDOM), world=world)
     lines, (job,) = PlainLines(study, written.append), study.set_capacity(1)
-    for message in ("no such file", "no such file", "another"):
+    for message in ("no such file 1", "no such file 25", "another"):
         report = failed(job, Outcome.ERROR, message)
         granted = study.tell_report(report)
         lines.on_report(report, granted)

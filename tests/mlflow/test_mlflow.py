@@ -122,7 +122,7 @@ class Tracker:
         return sorted((p.step, repr(p.value), p.timestamp) for p in points)  # type: ignore[misc]
 
     def text(self, run: Any, name: str) -> str:
-        return Path(self.client.download_artifacts(run.info.run_id, name)).read_text()
+        return Path(self.client.download_artifacts(run.info.run_id, name, str(self.folder))).read_text()
 
     def picture(self, experiment: str = "hpo") -> list[Any]:
         """Everything a user can see, without the ids MLflow draws."""

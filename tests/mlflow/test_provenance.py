@@ -48,7 +48,10 @@ class Uploaded:
 
     @property
     def copy(self) -> Path:
-        return Path(self.tracker.client.download_artifacts(self.run, "provenance/journal.jsonl.gz"))
+        return self.downloaded("journal.jsonl.gz")
+
+    def downloaded(self, name: str) -> Path:
+        return Path(self.tracker.client.download_artifacts(self.run, f"provenance/{name}", str(self.tracker.folder)))
 
     def restore(self, **how: Any) -> Restored:
         return restore_study(self.home, self.copy, **how)
@@ -141,8 +144,7 @@ def test_code_and_packages_are_noted(uploaded: Uploaded, tmp_path: Path) -> None
     tags = uploaded.tracker.parent().data.tags
     assert tags["mlflow.source.git.commit"] == _git(code, "rev-parse", "HEAD").strip()
     assert tags["hpo.code_dirty"] == "false"
-    path = uploaded.tracker.client.download_artifacts(uploaded.run, "provenance/requirements.txt")
-    packages = Path(path).read_text()
+    packages = uploaded.downloaded("requirements.txt").read_text()
     assert packages.startswith("# Python 3.") and "\nmlflow==" in packages and "msgspec==" in packages
 
 

@@ -86,6 +86,11 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
             r"sampler: a mapping .* no JSON: Expecting property name .* at character 2\. .*--set 'sampler=\{\"name\"",
         ),
         ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
+        (
+            "{name: random}",
+            "{name: GridSampler, search_space: 3}",
+            "sampler: search_space is 3; write a list of values",
+        ),
         ("{name: random}", "{name: random, gamma: 3}", "sampler random takes no arguments, got gamma; drop them"),
         ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
         ("seed: 1", "seed: 1\ntracking: {mlflow: http://h}", "tracking.mlflow: is 'on' or 'off'; name the server in"),

@@ -53,7 +53,7 @@ def test_story_of_a_finished_study_says_nothing_that_may_still_change(name: str)
 def test_show_and_audit_count_the_same_entries(tmp_path: Path) -> None:
     study = played(tmp_path, make_spec())
     last = study.seq - 1
-    assert f"world as of entry {last}, the last of {study.seq}:" in hpo(tmp_path, "show", "world")
+    assert f"world as of entry {last} (the last one):" in hpo(tmp_path, "show", "world")
     assert f"clean: {study.seq} entries" in hpo(tmp_path, "audit", "world")
     assert f"world as of entry 5 (0 is the first of {study.seq}):" in hpo(tmp_path, "show", "world", "--at", "5")
     with pytest.raises(HpoError, match=f"has entries 0 to {last}"):

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -75,6 +76,7 @@ def report_silent_runs(
 GRACE_SECONDS = 45.0
 """Time for a study to halt. The profiles give their worker 60 seconds and more."""
 _PR_SET_PDEATHSIG = 1
+_WORKER_GONE = signal.SIGUSR1
 WORKER = "HPO_WORKER_PID"
 """Environment variable that a worker sets for its flow processes."""
 
@@ -87,13 +89,24 @@ def end_with_parent(number: int) -> None:
 
 
 def halt_with_worker() -> None:
-    """Halt the study of this flow process, as by an interrupt, once the worker that started it is gone.
+    """Halt the study of this flow process, as by one SIGTERM, once the worker that started it is gone.
 
-    The worker reads this process's output, too. At a broken pipe rich raises SystemExit in whatever thread logs: that
-    of Prefect's tasks would end, and the flow hang.
+    The kernel sends a signal for each of the worker's threads that it ends before the last: two of them would end the
+    halt itself, too. The worker reads this process's output as well, and at a broken pipe rich raises SystemExit in
+    whatever thread logs: that of Prefect's tasks would end, and the flow hang.
     """
     Console.on_broken_pipe = _say_no_more  # type: ignore[assignment]
-    end_with_parent(signal.SIGTERM)
+    signal.signal(_WORKER_GONE, _terminate_once)
+    end_with_parent(_WORKER_GONE)
+
+
+def _terminate_once(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler):
+        handler(signal.SIGTERM, frame)
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _say_no_more(console: Console) -> None:

@@ -35,10 +35,11 @@ _MOST_SHOWN = 20_000
 """Most characters of a setting among the parameters of a flow run."""
 
 
-def tune_flow(study: str, parameters: Mapping[str, Any], body: Callable[[], State[Any]]) -> Callable[..., Any]:
+def tune_flow(name: str, parameters: Mapping[str, Any], body: Callable[[], State[Any]]) -> Callable[..., Any]:
     """The flow ``tune`` of one study, with the parameters that Prefect shows.
 
     Args:
+        name: of its flow run.
         body: drives the study, and returns the final state of its flow run.
     """
 
@@ -49,8 +50,8 @@ def tune_flow(study: str, parameters: Mapping[str, Any], body: Callable[[], Stat
     names = [Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters]
     tune.__signature__ = Signature(names)  # type: ignore[attr-defined]
     # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
-    tune.__qualname__ = f"tune-{study.replace('.', '-')}"
-    made = Flow(tune, name="tune", validate_parameters=False, persist_result=False, retries=0)
+    tune.__qualname__ = name.replace(".", "-")
+    made = Flow(tune, name="tune", flow_run_name=name, validate_parameters=False, persist_result=False, retries=0)
     return partial(made, **parameters)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -38,9 +40,10 @@ from hpo_core.replay.past_results import with_past
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
+from hpo_core.spec.study_file import differing_setting
 from hpo_core.study import Study
 from hpo_core.tracking.trackers import Trackers
-from hpo_core.training.objective import load_objective
+from hpo_core.training.objective import load_objective, module_file, no_module
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
 
@@ -187,12 +190,17 @@ class Session:
 
     def _check_functions(self, spec: StudySpec) -> None:
         # The one that is called here; the import by the workers tells of the others, before anything is recorded.
-        folder = self.home.study_folder(self.name)
+        folder, imports = self.home.study_folder(self.name), self.home.import_folders(spec)
         for setting, name in spec.functions.items():
+            module = name.partition(":")[0]
             if digest_of(name) is not None:
                 sent_functions.find(name, folder, folder.parent)
             elif setting == "packing.demand.function":
-                load_objective(name, self.home.import_folders(spec), setting=setting)
+                load_objective(name, imports, setting=setting)
+            elif spec.cluster.kind.startswith("local") and not (
+                module_file(module, [*imports, *sys.path]) or find_spec(module.partition(".")[0])
+            ):
+                raise SpecError(no_module(setting, name, module, imports or ["."]))
 
     def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
@@ -206,6 +214,8 @@ class Session:
             return f"It {driver}; {force} takes it over if you know that it is gone. {new} starts another study."
         if no_result_words(Study.open(name, self.journal, reading=True)):
             return f"It has no result to go on from: {new} starts anew."
+        if self._given and (difference := differing_setting(Study.current_spec(name, self.journal), self._given)):
+            return f"It is another one: {difference}. {new} starts this one, {resume} goes on with that one as it is."
         return f"{resume} goes on with it, {extend} asks for more, {new} starts another study."
 
     def _claim(self) -> None:
@@ -285,7 +295,8 @@ class Session:
         if self._epoch is None:
             self._claim()
         study = Study.open(self.name, self.journal, epoch=self._epoch)
-        jobs_before = study.state.completed_jobs
+        if jobs_before := study.state.completed_jobs:
+            self._warn_of_other_code(study)
         self.executor.take_over()
         self.trackers.start()
         parts = self._parts_of(study)
@@ -319,6 +330,16 @@ class Session:
             self.warn(warning)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
+
+    def _warn_of_other_code(self, study: Study) -> None:
+        objective = self.spec.objective or ""
+        file = module_file(objective.partition(":")[0], [*self.home.import_folders(self.spec), *sys.path])
+        (last,) = self.journal.entries(self.name, study.seq - 1)
+        if file is not None and file.stat().st_mtime > last.time:
+            self.warn(
+                f"{file} was written after the last entry of study {self.name!r}: jobs train its code from here on, "
+                "and the results before are not of it. A study of another name trains all by one code."
+            )
 
     def _parts_of(self, study: Study) -> RunParts:
         # The one place that assembles a run: which placer and executors a study gets, as its settings say.

@@ -81,7 +81,7 @@ def run_study(session: Session, *, after: Any = None) -> None:
         return state
 
     try:
-        made = tune_flow(session.name, shown_parameters(session.spec), body)
+        made = tune_flow(f"{session.action}-{session.name}", shown_parameters(session.spec), body)
         made(return_state=True, wait_for=None if after is None else [after])
     except Exception as error:
         if not ended:
