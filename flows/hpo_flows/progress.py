@@ -139,7 +139,9 @@ class ResultLines:
             return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
         if job.rung:
             went = "goes on" if self._stopping else "promoted"
-            return f"trial {job.trial} {went} to {self._names.label(job.bracket, job.rung)}, trains to {job.target}"
+            begins = " from its start" if job.checkpoint is None else ""
+            label = self._names.label(job.bracket, job.rung)
+            return f"trial {job.trial} {went} to {label}, trains to {job.target}{begins}"
         bracket = f" in bracket {job.bracket}" if self._names.several or self._names.shared else ""
         return f"new trial {job.trial}{bracket}"
 

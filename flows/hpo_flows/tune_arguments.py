@@ -9,6 +9,7 @@ import re
 import secrets
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -33,6 +34,8 @@ from hpo_core.training.objective import check_signature
 from hpo_core.training.user_code import is_library_file
 
 log = logging.getLogger("hpo.python")
+_SAID_AFTER = 2.0
+"""Seconds after which a search for a space says that it goes on."""
 
 
 def objective_settings(
@@ -53,11 +56,18 @@ def objective_settings(
         _check_space(space)
         return data | {"style": style or "handle", "space": plain_settings(space)}, "min"
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import find_space
+    from hpo_core.training.optuna_space import MAX_SECONDS, find_space
 
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
         raise SpecError(f"{missing}.")
+    slow = threading.Timer(
+        _SAID_AFTER,
+        log.warning,
+        [f"hpo.tune: finding the space; the objective is called to its first report, for up to {MAX_SECONDS:g} s ..."],
+    )
+    slow.daemon = True
+    slow.start()
     try:
         found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
     except Exception as error:
@@ -65,8 +75,10 @@ def objective_settings(
             f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
             f"{type(error).__name__}: {error}"
         ) from error
+    finally:
+        slow.cancel()
     if found.gaps:
-        log.warning("hpo.tune: the space of the objective may lack a parameter; space= names all. %s", found.words())
+        log.warning("hpo.tune: %s If so, give space= with all parameters.", found.words())
     data |= {"style": "optuna", "space": found.space}
     return data | (
         {"constraints": found.constraints} if found.constraints else {}

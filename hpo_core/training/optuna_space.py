@@ -130,8 +130,9 @@ class FoundSpace:
     """``min`` or ``max``, where the objective looks at ``trial.study.direction``."""
 
     def words(self) -> str:
-        gaps = f" Not tried: {'; '.join(self.gaps)}." if self.gaps else ""
-        return f"Called {self.calls} times, but once at random.{gaps} What is suggested only elsewhere is missing."
+        not_tried = f", such as {' and '.join(self.gaps)}" if self.gaps else ""
+        times = "1 call" if self.calls == 1 else f"{self.calls} calls"
+        return f"{times} found {_name_list(list(self.space))}. What is suggested only elsewhere is missing{not_tried}."
 
 
 def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
@@ -249,9 +250,9 @@ class _DryCalls:
     def gaps(self) -> list[str]:
         found = []
         if self.errors:
-            found.append(f"what follows where the objective raised ({len(self.errors)} calls; {self.errors[0][:200]})")
+            found.append(f"after an error ({len(self.errors)} calls raised, one of them {self.errors[0][:200]})")
         if self.is_late:
-            found.append(f"anything more after {MAX_SECONDS:g} s")
+            found.append(f"in a branch that no call of the first {MAX_SECONDS:g} s took")
         return found
 
 

@@ -95,7 +95,7 @@ def test_none_is_a_value_of_a_condition():
 def test_optional_calls_end_at_the_time_limit(monkeypatch):
     monkeypatch.setattr("hpo_core.training.optuna_space.MAX_SECONDS", 0.0)
     found = find_space(layers)
-    assert list(found.space) == ["model", "rate"] and found.gaps == ["anything more after 0 s"]
+    assert list(found.space) == ["model", "rate"] and found.gaps == ["in a branch that no call of the first 0 s took"]
 
 
 def test_an_error_in_a_later_call_is_a_gap():
@@ -107,7 +107,7 @@ def test_an_error_in_a_later_call_is_a_gap():
     found = find_space(objective)
     assert list(found.space) == ["a", "b"]
     (gap,) = found.gaps
-    assert gap.startswith("what follows where the objective raised (") and gap.endswith("a and b do not go together)")
+    assert gap.startswith("after an error (") and gap.endswith("a and b do not go together)")
 
 
 def test_one_name_with_two_ranges_is_refused():
