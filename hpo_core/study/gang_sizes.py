@@ -105,7 +105,8 @@ class GrowingGangSizes(GangSizes):
         room = state.capacity - state.slots_in_use
         if room < 2:
             return 1
-        sizes = sizes_up_to(self.largest(state.capacity), self._scaling)
+        largest, speedups = self.largest(state.capacity), self._scaling.speedups
+        sizes = tuple(size for size in (1, *sorted(speedups)) if size <= largest) if speedups else doublings(largest)
         again = len(state.waiting)
         return grown_size(room, again + method.grantable(max(0, room - again)), sizes)
 
@@ -164,12 +165,6 @@ def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
     """
     part = room // max(1, waiting)
     return max((size for size in sizes if size <= part), default=1)
-
-
-def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
-    if scaling.speedups:
-        return tuple(size for size in (1, *sorted(scaling.speedups)) if size <= largest)
-    return doublings(largest)
 
 
 def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:

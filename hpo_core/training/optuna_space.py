@@ -150,11 +150,9 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
     conditions = {name: search.condition(name) for name in search.conditional()}
     if unclear := [name for name, when in conditions.items() if when is None]:
         ranges = "; ".join(f"{name}: {to_yaml(search.space[name])}" for name in unclear[:_NAMED])
-        more = f" and {len(unclear) - _NAMED} more" if len(unclear) > _NAMED else ""
         raise ObjectiveError(
-            f"The objective suggests {', '.join(unclear[:_NAMED])}{more} in some calls only, which no condition on one "
-            "other parameter explains. Suggest it in every call, or write the space by hand, with its `when` "
-            f"({ranges})."
+            f"The objective suggests {_name_list(unclear)} in some calls only, which no condition on one other "
+            f"parameter explains. Suggest it in every call, or write the space by hand, with its `when` ({ranges})."
         )
     return FoundSpace(
         space={
@@ -257,3 +255,7 @@ class _DryCalls:
 
 
 _NAMED = 8
+
+
+def _name_list(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
