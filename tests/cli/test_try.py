@@ -69,7 +69,7 @@ def hpo_try(file: Path, *arguments: str, input: str = "", code: int = 0) -> Resu
 def test_metrics_of_each_step_are_shown_and_nothing_is_left(tmp_path: Path) -> None:
     file = study_file(tmp_path)
     output = hpo_try(file, "--params", "x=0.5", "c=b", "--steps", "2").output
-    assert "unit 1: loss = 0.5\nunit 2: loss = 0.25\ncompleted in" in output
+    assert "unit 2 of 2 is done" in output and "unit 1: loss = 0.5\nunit 2: loss = 0.25\ncompleted in" in output
     assert "x = 0.5" in output and "c = 'b'" in output and "d = " not in output
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.name != "__pycache__") == [".py", ".yaml"]
 

@@ -201,6 +201,27 @@ def test_home_none_keeps_nothing_and_leaves_no_process() -> None:
         hpo.load("x", None)  # type: ignore[arg-type]
 
 
+def test_changed_code_a_missing_module_and_other_settings_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, where = tmp_path / "changing.py", KEPT | {"home": tmp_path / "home"}
+    file.write_text("def train(trial):\n    for _ in trial.steps():\n        trial.report(loss=trial.params['x'])\n")
+    call: dict[str, Any] = {"metric": "loss", "max_trials": 1, "name": "changing", "pythonpath": [tmp_path], **where}
+    hpo.tune("changing:train", space=SPACE, **call)
+    with pytest.raises(
+        hpo.StudyExistsError, match=r"another one: space.x.high is 1(.0)? there and 2(.0)? here\. name="
+    ):
+        hpo.tune("changing:train", space={"x": hpo.Float(0, 2)}, **call)
+    with pytest.raises(hpo.SpecError, match="there is no module 'chnging' .* Did you mean 'changing'"):
+        hpo.tune("chnging:train", space=SPACE, **call | {"name": "other"})
+    again: dict[str, Any] = {"configs": 1, "home": where["home"], "prefect": "off", "progress": False}
+    hpo.resume("changing", **again)
+    assert "was written after" not in caplog.text
+    file.write_text(file.read_text() + "# changed\n")
+    hpo.resume("changing", **again)
+    assert f"{file} was written after the last entry of study 'changing'" in caplog.text
+
+
 @pytest.mark.slow
 def test_two_calls_at_once_and_one_within_a_running_event_loop() -> None:
     async def within_a_loop() -> hpo.Result:
