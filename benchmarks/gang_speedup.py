@@ -33,7 +33,7 @@ import torch
 from performance_model import ExchangeModel, Link, fitted, speedups
 from torch import distributed, multiprocessing, nn
 
-from hpo_core.study.gang_sizes import kappa
+from hpo_core.gangs.growth import kappa
 
 SUM_BYTES = 32_000_000
 SECONDS = 1.5

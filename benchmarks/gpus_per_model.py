@@ -21,7 +21,7 @@ import plot_style
 import result_file
 from performance_model import LayerModel, seconds, speedups
 
-from hpo_core.study.gang_sizes import doublings, kappa
+from hpo_core.gangs.growth import doublings, kappa
 
 GPUS, BATCH, ALONE = 128, 1024, 24.0
 BUDGETS = (1.5, 3.0, 6.0, 12.0, 24.0)

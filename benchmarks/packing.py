@@ -37,10 +37,10 @@ import result_file
 from packing_bound import lower_bound
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement import fill
-from hpo_core.placement.fill import Fill
-from hpo_core.placement.policies import ExactPacking, FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.room import Assignment, Room, SharedDevice, WaitingJob
+from hpo_core.packing import fill
+from hpo_core.packing.fill import Fill
+from hpo_core.packing.policies import ExactPacking, FirstFit, PackingPolicy, WorstFit
+from hpo_core.packing.room import Assignment, Room, SharedDevice, WaitingJob
 
 MODELS = {
     "ResNet-18": (300, 400),

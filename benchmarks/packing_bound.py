@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.room import Room, WaitingJob
+from hpo_core.packing.room import Room, WaitingJob
 
 
 def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, float]) -> float:

@@ -52,9 +52,9 @@ from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Job as PlacedJob
 from hpo_core.model.trial import Outcome, Report, Rung
-from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.policies import POLICIES
-from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.packing.estimates import Estimates
+from hpo_core.packing.policies import POLICIES
+from hpo_core.packing.shared_devices import SharedDevices
 from hpo_core.spec.packing import PackingSpec
 
 KINDS = ("k80", "p100")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.model.file_urls import checked_text, sqlite_url, working_folder
 from hpo_core.security.masking import add_secrets_of
 from hpo_core.security.private_files import beside, check_file, check_folder, open_private, private_folder
@@ -187,6 +188,11 @@ class Home:
         Checkpoints, downloads and scratch files of training lie here, and a module among them would be run.
         """
         return [entry for entry in spec.pythonpath if not Path(entry).resolve().is_relative_to(self.folder)]
+
+    def study_links(self, name: str) -> dict[str, str]:
+        """Links by title to the copies of a study, where it has any."""
+        folder, found = self.study_folder(name), dict[str, str]()
+        return feature("MLflow", "tracker_links").study_links(folder) if "MLflow" in FEATURES else found
 
     def report_path(self, name: str) -> Path:
         return self.study_folder(name) / "report.html"

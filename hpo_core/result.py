@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import weakref
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,24 +14,21 @@ from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
-from hpo_core.model.errors import CheckpointError, HpoError, SpecError, StorageError
+from hpo_core.model.errors import CheckpointError, HpoError, SpecError
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.tracker_links import ProjectionPlace, read_place
 from hpo_core.views.formatting import number
+from hpo_core.views.series import Series, read_series
 from hpo_core.views.summary import FrontMember, StudySummary, summarize
-
-log = logging.getLogger("hpo.session")
 
 if TYPE_CHECKING:
     import pandas
-    from plotly.graph_objects import Figure
 
-    from hpo_core.report import style
-    from hpo_core.report.series import Series
+    from hpo_core.report.pictures import Plots
 
 
 class TrialResult:
@@ -107,12 +103,13 @@ class TrialResult:
     @property
     def mlflow_run_id(self) -> str | None:
         """ID of the trial's run in MLflow; None where it is not tracked, or out of reach."""
-        from hpo_core.tracking.mlflow_client import trial_run_id
-
         place, uri = self._study._mlflow_place(), self._study.tracking_uri
         if place is None or uri is None:
             return None
-        return trial_run_id(uri, place.experiment_id, place.run_id, self.trial)
+        run: str | None = feature("MLflow", "mlflow_client").trial_run_id(
+            uri, place.experiment_id, place.run_id, self.trial
+        )
+        return run
 
     @property
     def _checkpoint(self) -> Checkpoint | None:
@@ -138,10 +135,9 @@ class TrialResult:
         values = ", ".join(f"{name}={number(value, 6)}" for name, value in self.values.items())
         return f"TrialResult(trial={self.trial}, {values}, resource={self.resource}, params={self.params})"
 
-    def _repr_html_(self) -> str:
-        from hpo_core.report.pictures import members_table
-
-        return members_table([FrontMember(self.trial, self.resource, self.values, self.params)])
+    def _repr_html_(self) -> str | None:
+        members = [FrontMember(self.trial, self.resource, self.values, self.params)]
+        return feature("report", "pictures").members_table(members) if "report" in FEATURES else None
 
 
 class Result:
@@ -195,8 +191,6 @@ class Result:
 
     @cached_property
     def _series(self) -> Series:
-        from hpo_core.report.series import read_series
-
         source = self._home.read_journal()
         try:
             with damage_named(source, self.name):
@@ -356,18 +350,17 @@ class Result:
     @property
     def plot(self) -> Plots:
         """Plotly figures of the study."""
-        return Plots(self._series)
+        found: Plots = feature("report", "pictures").Plots(self._series)
+        return found
 
     @property
     def report(self) -> Path:
         """The HTML report, written now."""
-        from hpo_core.report import write_report
-
-        source = self._home.read_journal()
-        try:
-            return write_report(source.entries(self.name), self._home.report_path(self.name))
-        finally:
-            source.close()
+        with closing(self._home.read_journal()) as source:
+            page: Path = feature("report", "study_page").write_report(
+                source.entries(self.name), self._home.report_path(self.name)
+            )
+        return page
 
     @property
     def tracking_uri(self) -> str | None:
@@ -383,31 +376,15 @@ class Result:
         place = self._mlflow_place()
         return None if place is None else place.run_id
 
-    def _mlflow_place(self) -> ProjectionPlace | None:
-        """Where the study is in MLflow; completes its copy first where nobody drives the study."""
-        from hpo_core.tracking.follower import has_other_controller
-        from hpo_core.tracking.trackers import Trackers
-
-        if self._temporary:
-            return None
-        with closing(self._home.read_journal()) as journal:
-            owner = journal.info(self.name).owner
-        if not has_other_controller(owner):
-            trackers = Trackers(self._home, self.spec)
-            trackers.trials = len(self.study.state.trials)
-            with suppress(OSError, StorageError):  # a home that is only read
-                if warning := trackers.complete(one_attempt=True):
-                    log.warning("%s", warning)
-        return read_place(self.folder)
+    def _mlflow_place(self) -> Any:
+        return None if self._temporary else feature("MLflow", "trackers").completed_place(self._home, self.study)
 
     def __repr__(self) -> str:
         best = f", best {self.best!r}" if self.front else ""
         return f"Result({self.name!r}, {self.status}, {len(self.study.state.trials)} trials{best})"
 
-    def _repr_html_(self) -> str:
-        from hpo_core.report.pictures import study_cell
-
-        return study_cell(self.study)
+    def _repr_html_(self) -> str | None:
+        return feature("report", "pictures").study_cell(self.study) if "report" in FEATURES else None
 
 
 def _json_schema(kind: type[Result] | type[TrialResult]) -> CoreSchema:
@@ -420,75 +397,6 @@ def _json_schema(kind: type[Result] | type[TrialResult]) -> CoreSchema:
 
 for _kind in (Result, TrialResult):  # as a pydantic model has it, so that it is written within a list or mapping, too
     _kind.__pydantic_serializer__ = TypeAdapter(_kind).serializer  # type: ignore[union-attr]
-
-
-class Plots:
-    """Plotly figures of a study, those of the report, each by a method.
-
-    Each raises :class:`HpoError` where the study has nothing to draw yet.
-    """
-
-    def __init__(self, series: Series) -> None:
-        self._series = series
-
-    def history(self) -> Figure:
-        """Best value over time, with all results."""
-        from hpo_core.report.curves import incumbent
-
-        return self._drawn(incumbent(self._series))
-
-    def curves(self) -> Figure:
-        """Learning curves of the trials."""
-        from hpo_core.report.curves import learning_curves
-
-        return self._drawn(learning_curves(self._series))
-
-    def front(self) -> Figure:
-        """Results of several metrics, and the Pareto front."""
-        from hpo_core.report.curves import front_figure
-
-        return self._drawn(front_figure(self._series))
-
-    def rungs(self) -> Figure:
-        """Promotions of the trials from rung to rung."""
-        from hpo_core.report.ladder import ladder_figure
-
-        return self._drawn(ladder_figure(self._series))
-
-    def parallel(self) -> Figure:
-        """Parallel coordinates of parameters and metric."""
-        from hpo_core.report.parameters import importances, parallel_coordinates
-
-        found = importances(self._series)
-        return self._drawn(parallel_coordinates(self._series, found) if found else None)
-
-    def importances(self) -> Figure:
-        """Importance of each parameter (PED-ANOVA)."""
-        from hpo_core.report.parameters import importance_bars, importances
-
-        found = importances(self._series)
-        return self._drawn(importance_bars(found) if found else None)
-
-    def slices(self) -> Figure:
-        """Metric over each parameter."""
-        from hpo_core.report.parameters import importances, parameter_panels
-
-        found = importances(self._series)
-        return self._drawn(parameter_panels(self._series, found) if found else None)
-
-    def jobs(self) -> Figure:
-        """Jobs of each worker over time."""
-        from hpo_core.report.timelines import jobs_over_time
-
-        return self._drawn(jobs_over_time(self._series))
-
-    def _drawn(self, found: style.Figure | None) -> Figure:
-        if found is None:
-            raise HpoError(
-                f"Study {self._series.study.name!r} has nothing for this picture yet: too few results, or a search "
-                "that has none of it."
-            )
-        return found.plotly()
 
 
 def load(name: str, home: str | Path = "", journal: str | None = None) -> Result:

@@ -12,9 +12,9 @@ from pydantic import Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.report.comparison import Comparison, facts_table, write_comparison
-from hpo_core.report.series import Series, read_series
 from hpo_core.security.masking import mask_logs
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
+from hpo_core.views.series import Series, read_series
 from hpo_flows.deployed.form import FormPart, form_flow
 from hpo_flows.deployed.permissions import home_here
 from hpo_flows.prefect_pages.artifacts import artifact_key, markdown_table

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from hpo_core.execution.loop import Observer
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError, StudyNotFoundError, without_own_frames
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.model.file_urls import sqlite_url, working_folder
 from hpo_core.model.settings import MetricSpec
 from hpo_core.model.space import Parameter
@@ -43,8 +44,6 @@ from hpo_core.spec.sections import (
 from hpo_core.spec.sent_functions import folders_of, function_name
 from hpo_core.spec.study_file import differing_setting, with_places
 from hpo_core.study import Study
-from hpo_core.tracking.mlflow_client import tracking_here
-from hpo_core.tracking.trackers import Trackers
 from hpo_core.views.failure_reasons import cure_in_python, failed_words, failure_lines, failures_of
 from hpo_flows.early_interrupt import one_interrupt
 from hpo_flows.prefect_api.connection import is_in_flow_run
@@ -217,8 +216,8 @@ def tune(
             described["cluster"], security = cluster_settings(cluster)
         if home is None:
             described |= {"tracking": {"mlflow": "off"}, "prefect": "off"}
-        else:
-            described["tracking"] = tracking_here(described.get("tracking", {}))
+        elif "MLflow" in FEATURES:
+            described["tracking"] = feature("MLflow", "mlflow_client").tracking_here(described.get("tracking", {}))
         spec = with_places(StudySpec.from_plain(described, "hpo.tune"), working_folder())
         if folders := [one for one in folders_of(list(spec.functions.values())) if one not in spec.pythonpath]:
             spec = spec.model_copy(update={"pythonpath": [*folders, *spec.pythonpath]})
@@ -235,8 +234,8 @@ def tune(
                     spec.study,
                 )
         if known is not None and (known.finished or (known.state.halted is not None and known.state.halted.rule)):
-            if warning := _complete_copies(place, known, write_line if progress else log.info):
-                log.warning("%s", warning)
+            if "MLflow" in FEATURES:
+                feature("MLflow", "trackers").complete_copy(place, known, write_line if progress else log.info)
             return Result(spec.study, place)
         settings = described.get("cluster") if known else None  # where jobs train from now on
         session = Session(
@@ -249,12 +248,6 @@ def tune(
             in_python=True,
         )
         return _drive(session, callbacks=callbacks, fail_fast=fail_fast, progress=progress)
-
-
-def _complete_copies(place: Home, known: Study, say: Callable[[str], None]) -> str | None:
-    trackers = Trackers(place, known.spec)
-    trackers.trials, trackers.say = len(known.state.trials), say
-    return trackers.complete()
 
 
 def _recorded(place: Home, spec: StudySpec) -> Study | None:
@@ -336,7 +329,7 @@ def _drive(
         session.add_observer(_FirstError)
     if callbacks:
         session.add_observer(lambda study: _Callbacks(callbacks))
-    session.trackers.say = log.info
+    session.inform = log.info
     session.cure = partial(_cure, session)
 
     def ended(study: Study, summary: Summary) -> None:
@@ -352,7 +345,7 @@ def _drive(
                 if progress:
                     session.add_observer(board)
                     session.wait_for = board.wait_for
-                    session.say = session.trackers.say = write_line
+                    session.say = session.inform = write_line
                 drive_study(session, prefect=shown)
                 if failures and failures[0]:
                     raise HpoError(failures[0])

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from hpo_core.execution.loop import Observer
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
@@ -123,9 +124,8 @@ class Cell:
 
     def show_words(self, name: str, words: str) -> None:
         """A line in place of all."""
-        from hpo_core.report.pictures import headline
-
-        self.show({"text/plain": f"{name} {words}", "text/html": headline(name, words)})
+        drawn = {"text/html": feature("report", "pictures").headline(name, words)} if "report" in FEATURES else {}
+        self.show({"text/plain": f"{name} {words}"} | drawn)
 
     def show(self, pictures: dict[str, str]) -> None:
         """Draw, by media type; nothing after the first time that it failed."""

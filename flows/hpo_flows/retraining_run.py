@@ -51,7 +51,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.data import DATA_PARAMETER
 from hpo_core.spec.refusals import check_retraining
 from hpo_core.study import Study
-from hpo_core.tracking.mlflow_client import KnownRun
+from hpo_core.tracking.mlflow_client import KnownRun, errors_without_credentials
 from hpo_core.tracking.run_artifacts import Trained
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.views.failure_reasons import cure_in_python
@@ -110,7 +110,7 @@ class Retraining:
             }
         return found | {"champion": self.registry.champion()}
 
-    @step("look at the data")
+    @step("look at the data", errors_without_credentials)
     def look_at_data(self, data: str) -> Found[KnownRun]:
         """The run for these data: the one that was begun, or a new one."""
         content = fingerprint(data)
@@ -160,7 +160,7 @@ class Retraining:
             first = self.evaluate_seeds(*seeds, searches=(name,), data=own, content=content)
             self.promote_first(run, first.card, name)
 
-    @step("promote the first champion")
+    @step("promote the first champion", errors_without_credentials)
     def promote_first(self, run: KnownRun, card: ModelCard, source: str) -> Found[int]:
         """Register the first version, and give it the alias."""
         self._upload(run, card)
@@ -186,7 +186,7 @@ class Retraining:
             challengers.append(self._tuned(run, champion.card, drift if drift.drifted else compared))
         return self.test_challenger(run, champion, drift, challengers=challengers, steps=steps)
 
-    @step("evaluate champion version {version}")
+    @step("evaluate champion version {version}", errors_without_credentials)
     def evaluate_champion(self, version: int, data: str) -> Found[Champion]:
         """Evaluate the champion's models on the new data."""
         card = self.registry.card(version)
@@ -201,13 +201,13 @@ class Retraining:
         words = f"{_mean(card, champion.now)} on the new data, {_mean(card, card.losses)} on its own"
         return Found(champion, words)
 
-    @step("check for drift")
+    @step("check for drift", errors_without_credentials)
     def check_for_drift(self, champion: Champion) -> Found[Drift]:
         """Compare the champion's losses per example on the new data with those on its own."""
         drift = check_drift(champion.card.reference, champion.losses, limit=self.rules.drift_limit)
         return Found(drift, f"{drift.words()}; {TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN}")
 
-    @step("compare with the champion")
+    @step("compare with the champion", errors_without_credentials)
     def compare(self, champion: Champion, again: Candidate) -> Found[Branch]:
         """Tune if the champion's parameters, trained again, are worse than the champion."""
         level = self.rules.level
@@ -218,7 +218,7 @@ class Retraining:
         words = tuned_for_worse(level)
         return Found(Branch(True, words), words)
 
-    @step("test the challenger")
+    @step("test the challenger", errors_without_credentials)
     def test_challenger(
         self, run: KnownRun, champion: Champion, drift: Drift, *, challengers: list[Candidate], steps: list[str]
     ) -> Found[Decision]:
@@ -280,7 +280,7 @@ class Retraining:
         data, content = run.tags[DATA], run.tags[CONTENT]
         return self.evaluate_seeds(who, study, card.evaluate, searches=searches, data=data, content=content)
 
-    @step("promote")
+    @step("promote", errors_without_credentials)
     def promote(self, run: KnownRun, decision: Decision) -> Found[int]:
         """Register the challenger, and give it the alias if it has won."""
         facts = {
@@ -300,7 +300,7 @@ class Retraining:
         self.registry.finish(run)
         return Found(version, decision.outcome(version))
 
-    @step("report")
+    @step("report", errors_without_credentials)
     def report(self, run: KnownRun, decision: Decision, version: int) -> Found[None]:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"MLflow: `{self.registry.url(run)}`, version {version} of `{self.model}`."
@@ -340,7 +340,7 @@ class Retraining:
             raise HpoError(f"Study {name!r} did not reach its end ({reason}); nothing was changed. Start again.")
         return known
 
-    @step("evaluate the {who}")
+    @step("evaluate the {who}", errors_without_credentials)
     def evaluate_seeds(
         self, who: str, study: Study, evaluate: str, *, searches: tuple[str, ...], data: str, content: str
     ) -> Found[Candidate]:

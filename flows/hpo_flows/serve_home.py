@@ -1,4 +1,4 @@
-"""Starts Prefect's UI and MLflow of a home, writes the list of its reports, prints where they are, and ends them."""
+"""Starts Prefect's UI and MLflow of a home and the list of its reports, prints where they are, and ends them."""
 
 from __future__ import annotations
 
@@ -9,90 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from html import escape
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 
 from hpo_core.home import Home
-from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.html_page import html_page, table, write_page
-from hpo_core.report.study_page import LIVE_SECONDS, LiveReport
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.security.private_files import LockFile, open_private
-from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import interrupt_at_end
-from hpo_core.tracking.tracker_links import read_place
-from hpo_core.tracking.trackers import complete_copies
-from hpo_core.views.formatting import number
-from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import client_environment, configured_api
 from hpo_flows.prefect_api.shared_server import SharedServer
-
-
-class ReportFiles:
-    """The list of a home's studies, ``HOME/studies.html``, and the reports of those that run, written anew."""
-
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self.path = home.folder / "studies.html"
-        self._rows: dict[str, tuple[int, list[str]]] = {}
-
-    def follow(self) -> None:
-        """Write again and again; what cannot be read or written now is tried again."""
-        while True:
-            began = time.monotonic()
-            with suppress(HpoError):
-                self.write()
-            time.sleep(max(LIVE_SECONDS, 4 * (time.monotonic() - began)))
-
-    def write(self) -> None:
-        """Write the list, and the report of each study whose journal has grown."""
-        with closing(self._home.read_journal()) as source:
-            rows = []
-            for info in sorted(source.studies(), key=lambda info: (-info.created, info.name)):
-                entries, row = self._rows.get(info.name, (-1, []))
-                if entries != info.entries:  # a study is read again only where its journal has grown
-                    row = _row(source, info.name, info.created)
-                    if row[2] == "open" or entries >= 0:
-                        self._write_report(source, info.name)
-                    self._rows[info.name] = (info.entries, row)
-                rows.append(row)
-        shown = "<p>No study yet.</p>"
-        if rows:
-            shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
-        for name, *_ in rows:  # a name has no character that HTML knows
-            if self._home.report_path(name).exists():
-                cell, link = 'data-label="study">', f'<a href="studies/{escape(name)}/report.html">{escape(name)}</a>'
-                shown = shown.replace(f"{cell}{name}</td>", f"{cell}{link}</td>", 1)
-        body = (
-            f'<header><h1>Studies</h1><p class="about">of {escape(str(self._home.folder))}, the newest first. '
-            "<code>hpo report NAME</code> writes the report of one that has none.</p></header>"
-            f'<section class="card" style="margin-top:18px">{shown}</section>'
-        )
-        write_page(html_page("Studies", body, [], "Read from the journal.", live=True), self.path)
-
-    def _write_report(self, source: Journal, name: str) -> None:
-        folder = self._home.study_folder(name)
-
-        def links() -> dict[str, str]:
-            run, found = read_place(folder), {"All studies": "../../studies.html"}
-            return found if run is None else found | {"MLflow": run.url}
-
-        with suppress(HpoError):  # damaged, as its row says
-            LiveReport(source, name, self._home.report_path(name), links=links).write()
-
-
-def _row(source: Journal, name: str, created: float) -> list[str]:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
-    try:
-        summary = summarize(Study.open(name, source, reading=True))
-    except HpoError as error:
-        return [name, "", f"damaged: {error}", "", "", "", when]
-    best = "" if summary.best is None else f"{summary.metric} {number(summary.best.value, 5)}"
-    return [name, summary.method, summary.status, f"{summary.trials:,}", f"{summary.jobs:,}", best, when]
-
 
 Say = Callable[[str], None]
 _END_SECONDS = 15.0
@@ -127,16 +54,17 @@ def serve_home(home: Home, say: Say) -> None:
 
 
 def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
-    reports = ReportFiles(home)
-    reports.write()
-    threading.Thread(target=reports.follow, daemon=True).start()
+    if "report" in FEATURES:
+        reports = feature("report", "study_page").ReportFiles(home)
+        reports.write()
+        threading.Thread(target=reports.follow, daemon=True).start()
     prefect: SharedServer | None = None
     if (api := configured_api()) is None and find_spec("prefect") is not None:
         say("starting Prefect's server and MLflow ...")
         prefect = SharedServer(home.folder / "prefect")
         prefect.start()
         stack.callback(prefect.close)
-    if missing := complete_copies(home):
+    if "MLflow" in FEATURES and (missing := feature("MLflow", "trackers").complete_copies(home)):
         say(f"copying to MLflow what is missing of {', '.join(missing)} ...")
     mlflow = stack.enter_context(_mlflow(home))
     if prefect is not None:
@@ -146,7 +74,8 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
     yield f"MLflow:  {mlflow}"
-    yield f"Reports: {reports.path}"
+    if "report" in FEATURES:
+        yield f"Reports: {reports.path}"
 
 
 def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:

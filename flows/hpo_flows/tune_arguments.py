@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.features import feature
 from hpo_core.model.settings import MetricSpec, plain
 from hpo_core.model.short_text import shown
 from hpo_core.model.space.parameter import ParameterType
@@ -30,7 +31,7 @@ from hpo_core.spec.sections import (
     StopSpec,
 )
 from hpo_core.spec.sent_functions import called_name, function_name
-from hpo_core.training.objective import check_signature
+from hpo_core.training.objective import check_signature, load_objective, objective_callable
 from hpo_core.training.user_code import is_library_file
 
 log = logging.getLogger("hpo.python")
@@ -55,21 +56,22 @@ def objective_settings(
             raise SpecError(f"hpo.tune: space = {shown(space)} is no mapping; give {{name: hpo.Float(...)}}.")
         _check_space(space)
         return data | {"style": style or "handle", "space": plain_settings(space)}, "min"
-    from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import MAX_SECONDS, find_space
-
     missing = "hpo.tune: space is missing: give space={name: hpo.Float(...)}"
     if style == "handle":
         raise SpecError(f"{missing}.")
+    dry_calls = feature("Optuna", "optuna_space")
     slow = threading.Timer(
         _SAID_AFTER,
         log.warning,
-        [f"hpo.tune: finding the space; the objective is called to its first report, for up to {MAX_SECONDS:g} s ..."],
+        [
+            "hpo.tune: finding the space; the objective is called to its first report, "
+            f"for up to {dry_calls.MAX_SECONDS:g} s ..."
+        ],
     )
     slow.daemon = True
     slow.start()
     try:
-        found = find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
+        found = dry_calls.find_space(load_objective(named, folders) if isinstance(objective, str) else objective)
     except Exception as error:
         raise SpecError(
             f"{missing}. An Optuna objective needs none, and this one failed when it was called as such: "
@@ -125,8 +127,6 @@ def check_objective(objective: Callable[..., Any]) -> None:
             'hpo.tune(train, ...), or its name, "module:train".'
         )
     if inspect.isclass(objective):
-        from hpo_core.training.optuna_trial import objective_callable
-
         try:
             objective_callable(objective)
         except ObjectiveError as error:

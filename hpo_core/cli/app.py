@@ -19,16 +19,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from hpo_core.cli.before_study import check, partition, space, try_trial
-from hpo_core.cli.results import compare, history, import_study, project, report, schedule
-from hpo_core.cli.studies import abandon, audit_study, enqueue, export, list_studies, show, status
+from hpo_core.cli import studies
+from hpo_core.cli.before_study import check, partition, try_trial
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean
-from hpo_core.pool.share_command import share_study
+from hpo_core.optuna.space_command import space
+from hpo_core.packing import history
+from hpo_core.pool import share_study
+from hpo_core.report.report_commands import compare, report
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.simulation.simulate_command import simulate_study
 from hpo_core.terminal.output import err
+from hpo_core.tracking import project
 
 EXTRAS = {
     "dask": "flows",
@@ -63,19 +66,19 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "space": space,
     "try": try_trial,
     "check": check,
-    "list": list_studies,
-    "status": status,
-    "show": show,
-    "audit": audit_study,
-    "abandon": abandon,
-    "enqueue": enqueue,
+    "list": studies.list_studies,
+    "status": studies.status,
+    "show": studies.show,
+    "audit": studies.audit_study,
+    "abandon": studies.abandon,
+    "enqueue": studies.enqueue,
     "share": share_study,
-    "export": export,
-    "schedule": schedule,
+    "export": studies.export,
+    "schedule": studies.schedule,
     "report": report,
     "compare": compare,
     "project": project,
-    "import": import_study,
+    "import": studies.import_study,
     "history": history,
     "partition": partition,
 }

@@ -323,23 +323,6 @@ def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
         out.say(f"  {difference.name}: {difference.what}", "yellow")
 
 
-def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
-    """Print the space of an Optuna objective, found by calling it up to its first report, 200 times or for 30 s."""
-    from hpo_core.spec.study_yaml import in_one_line
-    from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna_space import find_space
-
-    found = find_space(load_objective(objective, [str(Path.cwd())]))
-    sys.stdout.write(
-        "space:\n" + "".join(f"  {in_one_line(name)}: {in_one_line(item)}\n" for name, item in found.space.items())
-    )
-    if found.constraints:
-        sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
-    if found.mode is not None:
-        err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
-    err.say(found.words())
-
-
 def partition(
     source: Annotated[
         str,

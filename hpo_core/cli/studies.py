@@ -1,4 +1,4 @@
-"""Commands that read a journal, or write to it: list, status, show, audit, export, abandon, enqueue."""
+"""Commands that read a journal, or write to it."""
 
 from __future__ import annotations
 
@@ -326,3 +326,53 @@ def _is_driven(home: Home, name: str) -> bool:
     from hpo_core.journal.sql import is_alive
 
     return is_alive(home.read_journal().info(name))
+
+
+def schedule(
+    name: Name,
+    trial: Annotated[int | None, typer.Option(help="Trial whose schedule is written; default: the best.")] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Print as JSON the parameters that led to a trial, step by step, for a plain training script."""
+    from hpo_core.views.lineage import read_lineage
+
+    record = Home(home, journal).read_journal()
+    with damage_named(record, name):
+        lineage, resource = read_lineage(record.entries(name)), None
+        if trial is None:
+            best = Study.open(name, record, reading=True).best
+            if best is None:
+                raise HpoError(
+                    f"Study {name!r} has no finite, feasible result yet; name a trial with --trial, or wait for one."
+                )
+            trial, resource = best.trial, best.resource
+        found = lineage.schedule(trial, resource)
+    print_json({"study": name, "segments": msgspec.to_builtins(found)})
+
+
+def import_study(
+    file: Annotated[
+        Path,
+        typer.Argument(help="Its journal: provenance/journal.jsonl.gz of its run in MLflow, or what hpo export wrote."),
+    ],
+    name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Restore a study from a copy of its journal."""
+    from hpo_core.replay.restored_study import restore_study
+
+    place = Home(home, journal)
+    folders = [str(folder.resolve()) for folder in code or [Path()]]
+    found = restore_study(place, file, name=name, code=folders)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    for line in found.lines():
+        out.say(line)

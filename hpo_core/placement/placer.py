@@ -103,7 +103,7 @@ class Placer:
     This one gives each job a slot, the oldest job the first free slot in the inventory's order. A job that
     begins with a state takes the slot where the trial that saved it had its last job, if it is free: that
     computer may have the file in its cache. No job waits for that.
-    :class:`~hpo_core.placement.shared_devices.SharedDevices` gives jobs parts of devices.
+    :class:`~hpo_core.packing.shared_devices.SharedDevices` gives jobs parts of devices.
 
     A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them
     (:class:`Reservation`); one that needs more than there are makes nobody wait.

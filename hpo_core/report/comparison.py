@@ -15,7 +15,6 @@ import numpy as np
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Section, card, html_page, table, write_page
-from hpo_core.report.series import Series, Track, read_series
 from hpo_core.report.style import (
     LOG,
     SERIES,
@@ -31,6 +30,7 @@ from hpo_core.report.style import (
     whole,
 )
 from hpo_core.views.formatting import Spread, duration, number, percent
+from hpo_core.views.series import Series, Track, read_series
 
 POINTS = 240
 """Points of a line."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
-from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     CUT,
@@ -28,6 +27,7 @@ from hpo_core.report.style import (
 )
 from hpo_core.state import TrialRecord, is_complete
 from hpo_core.views.formatting import duration, number, parameter_value, plural
+from hpo_core.views.series import Series
 from hpo_core.views.summary import front_members, front_rows, rule_words, values_of
 
 CURVE_BUDGET = 12_000

@@ -8,7 +8,6 @@ from typing import Any
 from hpo_core.model.events import CeilingRaised
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.html_page import Section, table
-from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     FAILED,
@@ -28,6 +27,7 @@ from hpo_core.report.style import (
 )
 from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import Bands, entry_levels, is_stopping, rung_rows
+from hpo_core.views.series import Series
 
 PATHS = 300
 """Trials drawn; those that rose furthest come first."""
@@ -143,6 +143,7 @@ def _ladder_caption(series: Series, shown: int) -> str:
     words = "lies flat while it waits at a rung, and ends where it was not promoted."
     if is_stopping(series.study.spec):
         words = "and at each rung it goes on at once, or is stopped for good."
+    opens = any(not band.rung.is_open for band in series.bands.all) or series.study.state.ceilings
     few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
     opens = series.study.state.ceilings or any(not band.rung.is_open for band in series.bands.all)
     return (

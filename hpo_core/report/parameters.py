@@ -12,7 +12,6 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
-from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     BLUE,
@@ -26,6 +25,7 @@ from hpo_core.report.style import (
     scale,
     text,
 )
+from hpo_core.views.series import Series
 
 if TYPE_CHECKING:
     import optuna

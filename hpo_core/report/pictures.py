@@ -1,4 +1,4 @@
-"""A study outside its report: SVG pictures of a search, and HTML for the output of a notebook's cell.
+"""A study outside its report: SVG pictures of a search, HTML for a notebook's cell, single figures (``result.plot``).
 
 Pictures have no background, and colours that can be read on white and on dark. Cells have inline styles and the colours
 of the notebook's theme, and their picture is an image: they are read where a page drops styles (GitHub) or scripts.
@@ -9,13 +9,23 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from hpo_core.report.style import BEST, FONT, scale, text
+from hpo_core.model.errors import HpoError
+from hpo_core.report.curves import front_figure, incumbent, learning_curves
+from hpo_core.report.ladder import ladder_figure
+from hpo_core.report.parameters import importance_bars, importances, parallel_coordinates, parameter_panels
+from hpo_core.report.style import BEST, FONT, Figure, scale, text
+from hpo_core.report.timelines import jobs_over_time
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.formatting import parameter_value, plural
 from hpo_core.views.rungs import halt_words
+from hpo_core.views.series import Series
 from hpo_core.views.summary import FrontMember, front_rows, summarize
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as PlotlyFigure
 
 MOST_DOTS = 800
 """Results drawn at most; of more, every so many-th."""
@@ -99,18 +109,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def line(title: str, words: str) -> str:
-    """A line of words with a pale title; both are escaped."""
     pale = f'<span style="opacity:0.65">{text(title)}</span> ' if title else ""
     return f"<div>{pale}{text(words, 1000)}</div>"
 
 
 def headline(name: str, words: str) -> str:
-    """The study's name, and how it goes."""
     return f"<div><b>{text(name, 100)}</b> {text(words, 1000)}</div>"
 
 
 def members_table(members: Sequence[FrontMember]) -> str:
-    """A row for each result: trial, units of training, values, parameters."""
     rows = front_rows(members)
     cells = [["–" if item is None else parameter_value(item) for item in row.values()] for row in rows]
     return table(list(rows[0]), cells)
@@ -136,3 +143,56 @@ def study_cell(study: Study) -> str:
         words = f"{study.spec.metric.name} of the trials"
         parts.append(f'<img alt="{text(words)}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">')
     return f'<div style="text-align:left">{"".join(parts)}</div>'
+
+
+class Plots:
+    """Plotly figures of a study, those of the report, each by a method.
+
+    Each raises :class:`HpoError` where the study has nothing to draw yet.
+    """
+
+    def __init__(self, series: Series) -> None:
+        self._series = series
+
+    def history(self) -> PlotlyFigure:
+        """Best value over time, with all results."""
+        return self._drawn(incumbent(self._series))
+
+    def curves(self) -> PlotlyFigure:
+        """Learning curves of the trials."""
+        return self._drawn(learning_curves(self._series))
+
+    def front(self) -> PlotlyFigure:
+        """Results of several metrics, and the Pareto front."""
+        return self._drawn(front_figure(self._series))
+
+    def rungs(self) -> PlotlyFigure:
+        """Promotions of the trials from rung to rung."""
+        return self._drawn(ladder_figure(self._series))
+
+    def parallel(self) -> PlotlyFigure:
+        """Parallel coordinates of parameters and metric."""
+        found = importances(self._series)
+        return self._drawn(parallel_coordinates(self._series, found) if found else None)
+
+    def importances(self) -> PlotlyFigure:
+        """Importance of each parameter (PED-ANOVA)."""
+        found = importances(self._series)
+        return self._drawn(importance_bars(found) if found else None)
+
+    def slices(self) -> PlotlyFigure:
+        """Metric over each parameter."""
+        found = importances(self._series)
+        return self._drawn(parameter_panels(self._series, found) if found else None)
+
+    def jobs(self) -> PlotlyFigure:
+        """Jobs of each worker over time."""
+        return self._drawn(jobs_over_time(self._series))
+
+    def _drawn(self, found: Figure | None) -> PlotlyFigure:
+        if found is None:
+            raise HpoError(
+                f"Study {self._series.study.name!r} has nothing for this picture yet: too few results, or a search "
+                "that has none of it."
+            )
+        return found.plotly()

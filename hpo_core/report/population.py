@@ -9,7 +9,6 @@ from typing import Any
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
-from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     CUT,
@@ -31,6 +30,7 @@ from hpo_core.report.style import (
 )
 from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage, Segment
+from hpo_core.views.series import Series
 
 FITNESS_DOTS, SCHEDULE_DOTS = 4_000, 1_500
 """Trials drawn in the figure of fitness, and in each row of the schedules."""

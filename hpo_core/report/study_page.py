@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
-from time import monotonic, sleep
+from time import localtime, monotonic, sleep, strftime
 from types import MappingProxyType
 from typing import TypeVar
 
+from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError
 from hpo_core.model.events import (
     CeilingRaised,
     Entry,
@@ -23,15 +27,16 @@ from hpo_core.report.html_page import Section, card, html_page, table, write_pag
 from hpo_core.report.ladder import ladder_figure, rung_section
 from hpo_core.report.parameters import parameter_figures
 from hpo_core.report.population import lineage_tree, population_fitness, schedules
-from hpo_core.report.series import Series, Turn, read_series
 from hpo_core.report.style import Figure, text
 from hpo_core.report.timelines import device_loads, device_table, hop_figure, jobs_over_time, pool_slots
 from hpo_core.report.trials_table import embedded_trials, trials_section
 from hpo_core.search.search_settings import SearchProgress
+from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
 from hpo_core.views.rungs import halt_words
+from hpo_core.views.series import Series, Turn, read_series
 from hpo_core.views.summary import (
     exhausted_words,
     failed_attempts,
@@ -39,6 +44,7 @@ from hpo_core.views.summary import (
     other_best_words,
     placement_lines,
     rule_words,
+    summarize,
 )
 
 FAILURES, TURNS = 50, 50
@@ -329,3 +335,61 @@ class LiveReport:
             if not self.write():
                 return
             sleep(max(LIVE_SECONDS, _REST * (monotonic() - began)))
+
+
+class ReportFiles:
+    """The list of a home's studies, ``HOME/studies.html``, and the reports of those that run, written anew."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.path = home.folder / "studies.html"
+        self._rows: dict[str, tuple[int, list[str]]] = {}
+
+    def follow(self) -> None:
+        """Write again and again; what cannot be read or written now is tried again."""
+        while True:
+            began = monotonic()
+            with suppress(HpoError):
+                self.write()
+            sleep(max(LIVE_SECONDS, 4 * (monotonic() - began)))
+
+    def write(self) -> None:
+        """Write the list, and the report of each study whose journal has grown."""
+        with closing(self._home.read_journal()) as source:
+            rows = []
+            for info in sorted(source.studies(), key=lambda info: (-info.created, info.name)):
+                entries, row = self._rows.get(info.name, (-1, []))
+                if entries != info.entries:  # a study is read again only where its journal has grown
+                    row = _row(source, info.name, info.created)
+                    if row[2] == "open" or entries >= 0:
+                        with suppress(HpoError):  # damaged, as its row says
+                            page, links = self._home.report_path(info.name), partial(self._links, info.name)
+                            LiveReport(source, info.name, page, links=links).write()
+                    self._rows[info.name] = (info.entries, row)
+                rows.append(row)
+        shown = "<p>No study yet.</p>"
+        if rows:
+            shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
+        for name, *_ in rows:  # a name has no character that HTML knows
+            if self._home.report_path(name).exists():
+                cell, link = 'data-label="study">', f'<a href="studies/{escape(name)}/report.html">{escape(name)}</a>'
+                shown = shown.replace(f"{cell}{name}</td>", f"{cell}{link}</td>", 1)
+        body = (
+            f'<header><h1>Studies</h1><p class="about">of {escape(str(self._home.folder))}, the newest first. '
+            "<code>hpo report NAME</code> writes the report of one that has none.</p></header>"
+            f'<section class="card" style="margin-top:18px">{shown}</section>'
+        )
+        write_page(html_page("Studies", body, [], "Read from the journal.", live=True), self.path)
+
+    def _links(self, name: str) -> dict[str, str]:
+        return {"All studies": "../../studies.html"} | self._home.study_links(name)
+
+
+def _row(source: Journal, name: str, created: float) -> list[str]:
+    when = strftime("%Y-%m-%d %H:%M", localtime(created))
+    try:
+        summary = summarize(Study.open(name, source, reading=True))
+    except HpoError as error:
+        return [name, "", f"damaged: {error}", "", "", "", when]
+    best = "" if summary.best is None else f"{summary.metric} {number(summary.best.value, 5)}"
+    return [name, summary.method, summary.status, f"{summary.trials:,}", f"{summary.jobs:,}", best, when]

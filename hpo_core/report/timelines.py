@@ -11,7 +11,6 @@ from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.partition_file import natural_order
 from hpo_core.model.trial import Outcome
 from hpo_core.report.html_page import Section, table
-from hpo_core.report.series import Series
 from hpo_core.report.style import (
     BEST,
     BLUE,
@@ -45,6 +44,7 @@ from hpo_core.views.hop_views import (
     worker_name,
     worker_uses,
 )
+from hpo_core.views.series import Series
 from hpo_core.views.states import attempt_state, usage_words
 
 BARS = 5_000

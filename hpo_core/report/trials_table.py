@@ -11,12 +11,12 @@ from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.report.curves import thinned_curve
-from hpo_core.report.series import Series
 from hpo_core.report.style import scale, text
 from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration
 from hpo_core.views.hop_views import visit_lines
+from hpo_core.views.series import Series
 from hpo_core.views.states import trial_state, trial_story, usage_words
 
 DETAIL_BYTES = 4_000_000

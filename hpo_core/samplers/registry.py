@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpo_core.model import limits
+from hpo_core.model.features import feature
 from hpo_core.model.short_text import meant_or_known, some
 from hpo_core.model.space import NumberParameter, ParameterType, SearchSpace
 from hpo_core.model.space.choices import ListedParameter
@@ -34,9 +35,8 @@ def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> 
         from hpo_core.samplers.ranked_gp import RankedGP  # imports numpy
 
         return RankedGP(context, **arguments)
-    from hpo_core.samplers.optuna_sampler import OptunaSampler  # Optuna costs half a second to import
-
-    return OptunaSampler(name, arguments, context)
+    made: Sampler = feature("Optuna", "optuna_sampler").OptunaSampler(name, arguments, context)
+    return made
 
 
 def check(name: str, arguments: Mapping[str, Any]) -> None:
@@ -48,9 +48,7 @@ def check(name: str, arguments: Mapping[str, Any]) -> None:
     if name == RANKED_GP:
         _check_ranked_gp(**arguments)
     elif name not in OURS:
-        from hpo_core.samplers.optuna_sampler import check_sampler
-
-        check_sampler(name, arguments)
+        feature("Optuna", "optuna_sampler").check_sampler(name, arguments)
     elif arguments:
         raise ValueError(f"sampler {name} takes no arguments, got {', '.join(arguments)}; drop them")
 
@@ -94,9 +92,7 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
             "give one metric"
         )
     if objectives > 1 and name not in OURS:
-        from hpo_core.samplers.optuna_sampler import check_objectives as check_them
-
-        check_them(name, arguments, objectives)
+        feature("Optuna", "optuna_sampler").check_objectives(name, arguments, objectives)
 
 
 def check_population(name: str) -> None:

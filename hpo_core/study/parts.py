@@ -9,18 +9,19 @@ from hpo_core.model.events import (
     ControllerChanged,
     ControllerStarted,
     Event,
+    JobGranted,
     JobPlaced,
     SlotFreed,
     Stimulus,
     StudyReopened,
     StudyRequested,
 )
+from hpo_core.model.features import feature
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.search.method import SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import StudyState
-from hpo_core.study.gang_sizes import gang_sizes
 
 _NO_TIME_BEFORE = (StudyRequested, ControllerStarted)
 """Stimuli before which no controller drove the study."""
@@ -104,6 +105,38 @@ class StopRules:
         return None
 
 
+class JobSizes:
+    """Ranks of a study's jobs: the same for all.
+
+    Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
+    (:mod:`hpo_core.hopper.board`).
+    """
+
+    def __init__(self, fixed: int, method: SearchMethod) -> None:
+        self._fixed, self._method = fixed, method
+
+    def next(self, failed: JobGranted | None = None) -> int:
+        """Ranks of the next job. A rerun follows its record; a job that is tried again has as many ranks as before.
+
+        Args:
+            failed: the grant of the job that is tried again; None: it is a new one.
+        """
+        return failed.demand.slots if failed is not None else self._method.recorded_slots() or self._fixed
+
+    def least(self) -> int:
+        return self.next()
+
+    def demanded(self, slots: int) -> int:
+        return self.next()
+
+    def grown(self, slots: int) -> int:
+        """Slots of ``slots`` that all running trials could use, if each ended its job now and went on; 0: no more."""
+        return 0
+
+    def words(self) -> str:
+        return f"{self._fixed} ranks a job" if self._fixed > 1 else ""
+
+
 class StudyParts:
     """State, search method, sampler, stop rules and checkpoints of one study; decides nothing."""
 
@@ -114,7 +147,11 @@ class StudyParts:
         self.method: SearchMethod = create_method(spec)
         self.sampler: Sampler = sampler or create_sampler(spec)
         self.rules = StopRules(spec)
-        self.sizes = gang_sizes(spec, self.state, self.method)
+        self.sizes: JobSizes
+        if (fixed := spec.job_slots) is not None:
+            self.sizes = JobSizes(fixed, self.method)
+        else:
+            self.sizes = feature("gangs", "growth").GrowingSizes(spec.scaling, self.state, self.method)
         self._checkpoints: LiveCheckpoints | None = None
         limited = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self.budget = Budget(spec, self.checkpoints) if limited else None

@@ -42,6 +42,7 @@ from hpo_core.model.events import (
     StopRequested,
     StudyRequested,
 )
+from hpo_core.model.features import feature
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.sampler import RecordedSampler, Sampler
 from hpo_core.search.method import Finish
@@ -476,10 +477,11 @@ class Study:
             storage: a storage of Optuna or its URL; default: in memory.
             name: of the Optuna study, which must be new; default: this study's.
         """
-        from hpo_core.study.optuna_trials import copy_to_optuna
-
         entries = self.journal.entries(self.name, 0, self.seq)
-        return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")
+        copied: optuna.Study = feature("Optuna", "optuna_trials").copy_to_optuna(
+            entries, storage, name or self.name, ended=self.status != "open"
+        )
+        return copied
 
     def check(self) -> None:
         self.parts.check()

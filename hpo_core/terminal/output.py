@@ -26,12 +26,10 @@ from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.replay.audit import damage_named
-from hpo_core.report.series import read_series
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.terminal.without_terminal import has_columns
-from hpo_core.tracking.tracker_links import study_links
 from hpo_core.views.device_use import (
     TO_RESUME,
     DeviceUse,
@@ -54,6 +52,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
+from hpo_core.views.series import read_series
 from hpo_core.views.states import grid_states, study_word
 from hpo_core.views.summary import (
     FrontMember,
@@ -378,7 +377,7 @@ def _print_study(study: Study, info: StudyInfo, at: int | None, as_json: bool, *
         what = "running" if state.trains(job.trial) else "waiting for a device"
         what = what if status in _DRIVEN else TO_RESUME
         say_facts([(what, f"trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}")])
-    say_facts(study_links(home, study.spec).items())
+    say_facts(home.study_links(study.name).items())
 
 
 def _device_uses(study: Study) -> list[DeviceUse]:
@@ -403,20 +402,6 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
         "hops": plain_hops(study),
     }
     return {name: value for name, value in found.items() if value}
-
-
-def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
-    """Studies side by side, and where the page is."""
-    if as_json:
-        print_json(facts | {"page": str(page)})
-        return
-    hidden = {"params", "jobs", "trial", "at", "worker_seconds"}
-    if len(facts["groups"]) < len(facts["studies"]):
-        print_rows(out, facts["groups"])
-        out.print()
-    print_rows(out, [{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]])
-    out.print()
-    out.say(f"page: {page}")
 
 
 def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ class MlflowProjection:
         self.study_folder = Path(study_folder)
         self.artifact_location = artifact_location
         self.has_controller = True
-        self.lock = ProcessLock.of(self.study_folder, f"{tracking_uri} {experiment}")
+        self.lock = ProcessLock(self.study_folder, f"{tracking_uri} {experiment}")
         self.progress = CopyProgress()
         """Noted last."""
         self._client = client
@@ -365,14 +366,9 @@ class MlflowProjection:
 class ProcessLock:
     """A lock on a file, which names the process that holds it; the kernel frees it when its process ends."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path, target: str) -> None:
+        self.path = folder / f".projection-{hashlib.sha256(target.encode()).hexdigest()[:12]}.lock"
         self._file: LockFile | None = None
-
-    @classmethod
-    def of(cls, folder: Path, target: str) -> ProcessLock:
-        """The lock for projecting the study in ``folder`` to ``target``."""
-        return cls(folder / f".projection-{hashlib.sha256(target.encode()).hexdigest()[:12]}.lock")
 
     def take(self) -> None:
         """Take the lock; harmless where this object holds it.
@@ -399,12 +395,9 @@ class ProcessLock:
         """Process that holds the lock; None where nobody does, or it left no number."""
         if not self.path.exists():
             return None
-        file = LockFile(self.path, "the copy of a study")
-        try:
+        with closing(LockFile(self.path, "the copy of a study")) as file:
             found = "" if file.take(fcntl.LOCK_EX) else file.read().strip()
-            return int(found) if found.isdecimal() else None
-        finally:
-            file.close()
+        return int(found) if found.isdecimal() else None
 
     def free(self) -> None:
         if self._file is not None:

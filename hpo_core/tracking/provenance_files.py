@@ -1,37 +1,24 @@
-"""Files that reproduce a study, uploaded with its run: packages, the journal as compressed lines.
-
-``hpo import FILE`` puts a study back from such a journal into a home that does not have it. A file is not
-trusted. Sizes are limited, names of files are ours, and the journal must replay. Settings that lead elsewhere are
-replaced: code comes from folders that the caller names, trainings run on local workers, checkpoints lie in the home,
-and under its own name the study is not copied to MLflow again. No code is run.
-"""
+"""Files that reproduce a study, uploaded with its run: packages, the journal as compressed lines."""
 
 from __future__ import annotations
 
-import gzip
 import importlib.metadata
 import os
 import platform
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from hpo_core.home import Home, checked_name
-from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.errors import JournalError, StudyExistsError, StudyNotFoundError
-from hpo_core.model.events import Entry, StudyCreated, StudyRequested
-from hpo_core.samplers.sampler import RecordedSampler
+from hpo_core.journal.codec import encode_entry
+from hpo_core.model.events import Entry
 from hpo_core.security.masking import without_private_settings
 from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.module_source import code_files
 from hpo_core.spec.study_yaml import as_yaml
-from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 
 _GIT_SECONDS = 10.0
@@ -81,39 +68,6 @@ def _git_state(spec: StudySpec) -> tuple[str, bool]:
 FOLDER = "provenance"
 """In the files of a study's run."""
 REQUIREMENTS = "requirements.txt"
-
-
-MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest entry that is read."""
-MAX_BYTES = 256 * 1024 * 1024
-"""Largest compressed copy that is read: some millions of entries."""
-
-
-def read_copy(path: Path) -> Iterator[Entry]:
-    """The entries of a copy, each decoded; it may be compressed by gzip.
-
-    Raises:
-        JournalError: it holds no entries, ends early, or is too large.
-    """
-    try:
-        if (size := path.stat().st_size) > MAX_BYTES:
-            raise JournalError(f"{path} has {size:,} bytes; at most {MAX_BYTES:,} are read.")
-        with path.open("rb") as file:
-            is_packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
-            while line := file.readline(MAX_LINE_BYTES + 1):
-                if len(line) > MAX_LINE_BYTES:
-                    raise JournalError(
-                        f"{path.name} has an entry of more than {MAX_LINE_BYTES:,} bytes; this package writes none."
-                    )
-                yield decode_entry(line)
-    except (OSError, EOFError, zlib.error) as error:
-        raise JournalError(
-            f"{path} cannot be read ({error}). Where it is a damaged upload and the study's home still is, "
-            "`hpo project NAME --rebuild` uploads it again."
-        ) from error
-
-
 JOURNAL = "journal.jsonl.gz"
 STUDY_FILE = "study.yaml"
 ENTRIES_TAG = "hpo.journal_entries"
@@ -164,96 +118,3 @@ class ProvenanceUpload:
                 return
             store.upload(run, folder, FOLDER)
         store.log(run, tags=tags)
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """Result of a restore, and how this place differs from where the study ran."""
-
-    study: str
-    entries: int
-    code: tuple[str, ...]
-    """Folders that its training function is imported from now."""
-    checkpoints_missing: int
-    """Checkpoints that the journal counts as kept and that are not here."""
-
-    def lines(self) -> list[str]:
-        """Lines for people."""
-        found = [
-            f"{self.study}: {self.entries} entries imported",
-            f"code: imported from {', '.join(self.code)}",
-            "it trains on local workers, with checkpoints in this home; under its old name it is not copied to MLflow",
-        ]
-        if self.checkpoints_missing:
-            found.append(
-                f"checkpoints: {self.checkpoints_missing} that the study kept are not here; a resume would train those "
-                "trials from their start"
-            )
-        found.append(f"next: hpo audit {self.study}; hpo show {self.study}; hpo rerun {self.study} --as NEW")
-        return found
-
-
-def restore_study(home: Home, copy: Path, *, name: str | None = None, code: Sequence[str] = ()) -> Restored:
-    """Put a study back from a copy of its journal.
-
-    Args:
-        copy: ``provenance/journal.jsonl.gz`` of its run in MLflow, or what ``hpo export`` wrote.
-        name: another name than it had.
-        code: folders to import its training function from.
-
-    Raises:
-        StudyExistsError: the home has a study of that name.
-        JournalError: the copy is damaged.
-        HpoError: the name is no study's.
-    """
-    study = Study.from_entries(read_copy(copy), sampler=RecordedSampler([]))
-    name = checked_name(name or study.name)
-    refuse_taken(home, name)
-    changes = _changes(study, name, code)
-    journal = home.open_journal()
-    try:
-        journal.restore(name, (_adapted(entry, changes) for entry in read_copy(copy)))
-        folder = home.study_folder(name, create=True)
-        study = Study.open(name, journal, reading=True)
-    finally:
-        journal.close()
-    return Restored(
-        study=name,
-        entries=study.seq,
-        code=tuple(code),
-        checkpoints_missing=sum(not (folder / uri).is_file() for uri in study.checkpoints.uris),
-    )
-
-
-def refuse_taken(home: Home, name: str) -> None:
-    source = home.read_journal()
-    try:
-        source.info(name)
-    except StudyNotFoundError:
-        return
-    finally:
-        source.close()
-    raise StudyExistsError(
-        f"Study {name!r} exists already in this home; nothing was imported. Import it under another name with --name, "
-        "or into another home with --home."
-    )
-
-
-def _changes(study: Study, name: str, code: Sequence[str]) -> dict[str, Any]:
-    plain = study.spec.plain()
-    return {
-        "study": name,
-        "pythonpath": [str(Path(folder).resolve()) for folder in code],
-        "cluster": plain["cluster"] if study.spec.cluster.kind == "local" else {"kind": "local"},
-        "checkpoints": plain["checkpoints"] | {"folder": None},
-        "tracking": {"mlflow": "off" if name == study.spec.study else None},
-    }
-
-
-def _adapted(entry: Entry, changes: Mapping[str, Any]) -> Entry:
-    asked = entry.stimulus
-    if entry.seq or type(asked) is not StudyRequested:
-        return entry
-    events = tuple(
-        StudyCreated({**event.spec, **changes}) if type(event) is StudyCreated else event for event in entry.events
-    )
-    return msgspec.structs.replace(entry, stimulus=StudyRequested({**asked.spec, **changes}), events=events)

@@ -14,12 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.security.masking import masked, without_credentials
 from hpo_core.security.private_files import write_private
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.spec import StudySpec
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
@@ -27,19 +25,16 @@ _KIND = "workflowType=machine_learning"
 
 def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     """The page of a run; for a store without a server, the command that starts one."""
-    return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
+    server = without_credentials(tracking_uri)
+    if urlsplit(tracking_uri).scheme in ("http", "https"):
+        return f"{server.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}?{_KIND}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(server)}"
 
 
 def reason_of(error: BaseException) -> str:
     text = masked(" ".join(str(error).split()))
     short = text if len(text) <= 300 else f"{text[:150]} ... {text[-145:]}"  # a chain of causes ends with the first one
     return f"{type(error).__name__}: {short}"
-
-
-def _page(tracking_uri: str, place: str) -> str:
-    if urlsplit(tracking_uri).scheme in ("http", "https"):
-        return f"{without_credentials(tracking_uri).rstrip('/')}/#{place}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(tracking_uri))}"
 
 
 _LONGEST_KEY = 250
@@ -130,9 +125,9 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return None
 
 
-def study_links(home: Home, spec: StudySpec) -> dict[str, str]:
-    """Link to the study's copy in MLflow, where it has one."""
-    run = read_place(home.study_folder(spec.study))
+def study_links(folder: Path) -> dict[str, str]:
+    """Link to the copy in MLflow of the study with this folder, where it has one."""
+    run = read_place(folder)
     return {} if run is None else {"MLflow": run.url}
 
 

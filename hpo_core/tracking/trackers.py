@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.home import Home
-from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.security.masking import without_credentials
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
@@ -204,21 +204,33 @@ class Trackers:
         return {} if place is None else {"MLflow": place.url}
 
 
+def complete_copy(home: Home, study: Study, say: Callable[[str], None], *, one_attempt: bool = False) -> None:
+    """Complete the copy of a study, if nobody drives it; logs a warning where it is not complete then."""
+    with closing(home.read_journal()) as journal:
+        owner = journal.info(study.name).owner
+    if not has_other_controller(owner):
+        trackers = Trackers(home, study.spec)
+        trackers.trials, trackers.say = len(study.state.trials), say
+        if warning := trackers.complete(one_attempt=one_attempt):
+            log.warning("%s", warning)
+
+
+def completed_place(home: Home, study: Study) -> ProjectionPlace | None:
+    with suppress(OSError, StorageError):  # a home that is only read
+        complete_copy(home, study, log.info, one_attempt=True)
+    return read_place(home.study_folder(study.name))
+
+
 def complete_copies(home: Home) -> list[str]:
     """Have a process complete, in its own time, what is missing of a home's copies; returns whose they are."""
-    names: list[str] = []
-    begun: Trackers | None = None
-    for name in incomplete_copies(home.folder / "studies"):
-        try:
-            with closing(home.read_journal()) as journal:
-                owner, spec = journal.info(name).owner, Study.current_spec(name, journal)
-        except HpoError:  # a study that is no more
-            continue
-        if has_other_controller(owner):
-            continue
-        names.append(name)
-        if begun is None:  # it goes on with the others
-            begun = Trackers(home, spec)
-            begun.is_awaited = False
-            begun.complete()
-    return names
+    specs: dict[str, StudySpec] = {}
+    with closing(home.read_journal()) as journal:
+        for name in incomplete_copies(home.folder / "studies"):
+            with suppress(HpoError):  # a study that is no more
+                if not has_other_controller(journal.info(name).owner):
+                    specs[name] = Study.current_spec(name, journal)
+    for spec in list(specs.values())[:1]:
+        begun = Trackers(home, spec)  # it goes on with the others
+        begun.is_awaited = False
+        begun.complete()
+    return list(specs)

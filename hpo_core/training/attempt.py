@@ -22,15 +22,14 @@ import msgspec
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import hop_base
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
+from hpo_core.model.features import feature
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.model.trial import Checkpoint, Doubt, LogLine, Metrics, Outcome, Point, Report
 from hpo_core.training.child.processes import is_out_of_memory, refused
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna_trial import objective_callable, train_optuna_objective
+from hpo_core.training.objective import objective_callable
 from hpo_core.training.partition_data import is_away
-from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
-from hpo_core.training.ranks import Ranks
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import exit_code, exit_if_forked_copy, one_line_message, own_frames, traceback_tail
@@ -76,7 +75,10 @@ def run_attempt(
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
-    handle = TrialHandle(request, state, progress)
+    ranks = feature("gangs", "ranks").Ranks(request.gang) if request.gang.size > 1 else None
+    if ranks is not None and state is not None:
+        state = ranks.state_for(state)
+    handle = TrialHandle(request, state, progress, ranks)
     if ask is not None:
 
         def go_on(metrics: Metrics, curve: tuple[Point, ...], written: Checkpoint | None) -> JobRequest | None:
@@ -89,21 +91,20 @@ def run_attempt(
         handle.ask = go_on
     lines: deque[LogLine] = deque()
     try:
-        if request.gang.size > 1:
-            join(request.gang, stall_timeout=request.setup.stall_timeout, alive=handle.alive)
-            handle.ranks = Ranks(request.gang)
+        if ranks is not None:
+            ranks.join(stall_timeout=request.setup.stall_timeout, alive=handle.alive)
         seed_all(request.seed)
         if request.setup.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.setup.threads)  # the module may have set another number
         with _around(function, request.setup.flow_run) as lines:
             if request.setup.style == "optuna":
                 returned = None  # the objective's value is reported by its trial
-                train_optuna_objective(function, handle, request)
+                feature("Optuna", "optuna_objective").train_optuna_objective(function, handle, request)
             else:
                 returned = _returned(objective_callable(function), handle)
         metrics, curve, written = handle.finish(returned)
-        if request.gang.size > 1:
-            leave()
+        if ranks is not None:
+            ranks.leave()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         exit_if_forked_copy(pid, error)
         handle.discard()
@@ -182,8 +183,8 @@ def _failure(
         outcome = Outcome.STORAGE if unit is None else Outcome.LOST
         doubt = Doubt(unit.partition) if unit is not None else msgspec.UNSET
     else:
-        if request.gang.size > 1 and is_lost_peer(error):
-            outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
+        if handle.ranks is not None and (lost := handle.ranks.lost(error, message)):
+            outcome, message = Outcome.LOST, lost
         if isinstance(error, KeyError):
             message += _asked_of_params(error, handle, request)
         if outcome is Outcome.OUT_OF_MEMORY:
@@ -225,9 +226,6 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
     # STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
     # a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
     # study's folder is full as well, where no other attempt could save anything either.
-    # LOST: not the trial's fault; its unit is repeated.
-    if isinstance(error, GangError):
-        return Outcome.LOST
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR

@@ -20,7 +20,6 @@ from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.inherited_state import InheritedState, describe
 from hpo_core.training.partition_data import Evaluate, PartitionPasses
-from hpo_core.training.ranks import RANKS, Ranks, agree_on_state, average_metrics, state_for, unwrapped
 from hpo_core.training.reported_metrics import ReportedCurve, check_required, reported_value
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import (
@@ -31,6 +30,7 @@ from hpo_core.training.saved_state import (
     restore_all,
     state_of,
     untrackable,
+    unwrapped,
 )
 from hpo_core.training.user_code import exit_if_forked_copy
 
@@ -78,6 +78,7 @@ class TrialHandle:
         request: JobRequest,
         state: dict[str, Any] | None = None,
         progress: SharedProgress | None = None,
+        ranks: Any = None,
     ) -> None:
         job = request.job
         self.number = job.trial
@@ -88,7 +89,7 @@ class TrialHandle:
         self.target = job.target
         self.parent = job.parent
         self._request = request
-        self._state = state = state if state is None else state_for(state, self.rank)
+        self._state = state
         self._progress = SharedProgress() if progress is None else progress
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
@@ -102,8 +103,8 @@ class TrialHandle:
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
         """Lines for the user, such as one for an object that the loop changed and that is not tracked."""
-        self.ranks: Ranks | None = None
-        """The other ranks, once the process group is set up; None without a gang. For the system."""
+        self.ranks = ranks
+        """The other ranks (:class:`hpo_core.gangs.ranks.Ranks`); None without a gang. For the system."""
         self.ask: Callable[[Metrics, tuple[Point, ...], Checkpoint | None], JobRequest | None] | None = None
         """Takes what the job came to at its target, returns the request of the trial's next job; None: the loop ends
         there. For the system."""
@@ -332,7 +333,7 @@ class TrialHandle:
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
             check_required(self._request.setup, metrics, self.target, returned)
         if self.ranks is not None:
-            average_metrics(self.ranks, self._curve.kept(), self.target)
+            self.ranks.average_metrics(self._curve.kept(), self.target)
         if self._request.setup.not_finite(metrics) is not None:
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
@@ -410,10 +411,10 @@ class TrialHandle:
             return
         if self._watch is not None:
             self.warn(*self._watch.warnings())
-        ranks: list[Any] | None = None
+        ranks: dict[str, Any] = {}
         if self.ranks is not None:
-            average_metrics(self.ranks, self._curve.kept(), self.target)
-            ranks = agree_on_state(self.ranks, self._tracked)
+            self.ranks.average_metrics(self._curve.kept(), self.target)
+            ranks = self.ranks.agree_on_state(self._tracked)
         metrics = self._curve.at(self.target)
         request = self._request
         if not self._tracked or request.setup.not_finite(metrics) is not None or self.rank:
@@ -425,9 +426,8 @@ class TrialHandle:
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
             "description": describe(self._tracked, request.job.params),
+            **ranks,
         }
-        if ranks is not None:
-            tree[RANKS] = ranks
         try:
             with self._progress.storing(self.target):
                 self._saved = checkpoints.write_chunks(

@@ -148,6 +148,27 @@ def check_signature(setting: str, objective: str, function: Callable[..., Any]) 
             )
 
 
+def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Make an instance of a class; return anything else as it is.
+
+    Raises:
+        ObjectiveError: the class needs arguments, or its instances cannot be called.
+    """
+    if not inspect.isclass(found):
+        return found
+    name = found.__name__
+    try:
+        made = found()
+    except TypeError as error:
+        raise ObjectiveError(
+            f"{name} is a class, and {name}() failed: {error}. Give an object of it; a study file names one that its "
+            f"module has made: `objective = {name}(...)`."
+        ) from error
+    if not callable(made):
+        raise ObjectiveError(f"{name} is a class without __call__(self, trial), so it is no objective.")
+    return made
+
+
 _RUN_LATER: dict[str, Callable[[Any], bool]] = {
     "a coroutine": inspect.iscoroutinefunction,
     "a generator": inspect.isgeneratorfunction,

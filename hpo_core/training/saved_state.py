@@ -143,6 +143,18 @@ def is_module(value: Any) -> bool:
     return is_torch(value, "nn.Module")
 
 
+def unwrapped(item: Any) -> Any:
+    """The module that a wrapper for data-parallel training holds; anything else as it is.
+
+    So names in a checkpoint have no prefix ``module.``, and it loads in a gang of any size, and without one.
+    """
+    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_torch(
+        getattr(item, "module", None), "nn.Module"
+    ):
+        return item.module
+    return item
+
+
 def is_generator(value: Any) -> bool:
     numpy_or_python = isinstance(value, random.Random | np.random.Generator | np.random.RandomState)
     return numpy_or_python or is_torch(value, "Generator")

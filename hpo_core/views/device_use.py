@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.devices.measurement import Usage, is_cpu
 from hpo_core.model.events import JobPlaced
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.model.trial import RESULTS, Outcome
-from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.study import Study
 from hpo_core.views.formatting import listed, plural
@@ -224,30 +224,14 @@ def device_lines(uses: Sequence[DeviceUse], *, most: int = 16) -> list[str]:
     return [*(use.words for use in uses[:most]), *more]
 
 
-def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
-    """Known ratios of each architecture for which the study states none, by rising ratio.
-
-    They are what the attempts of this study say; what earlier studies measured is in the history.
-    """
-    spec = study.spec
-    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
-    for trial in study.state.trials:
-        params = {**spec.constants, **trial.params}
-        for result in trial.results:
-            if result.usage and result.usage.load is not None:
-                estimates.learn(params, result.usage, at=result.ended)
-    learned = estimates.ratios
-    names = [name for name in learned.ratios() if spec.packing_settings.finds_ratio(name)]
-    return {name: seen for name in names if (seen := learned.seen(name))}
+def measured_ratios(study: Study) -> dict[str, list[Any]]:
+    """Known ratios of each architecture for which the study states none, by rising ratio."""
+    found: dict[str, list[Any]] = {}
+    return feature("packing", "estimates").measured_ratios(study) if "packing" in FEATURES else found
 
 
-def measured_ratio_lines(found: Mapping[str, Iterable[RatioSeen]]) -> list[str]:
-    """An architecture a line.
-
-    >>> measured_ratio_lines({"A100": [RatioSeen(ratio=1.0, load=0.9, work=0.9, attempts=12),
-    ...     RatioSeen(ratio=1.5, load=1.4, work=1.25, attempts=9)]})
-    ['oversubscription measured on A100: work at once 0.90 at ratio 1 (12 attempts), 1.25 at ratio 1.5 (9 attempts)']
-    """
+def measured_ratio_lines(found: Mapping[str, Iterable[Any]]) -> list[str]:
+    """An architecture a line, such as ``work at once 0.90 at ratio 1 (12 attempts)``."""
     lines = []
     for name, seen in found.items():
         words = ", ".join(f"{one.work:.2f} at ratio {one.ratio:g} ({one.attempts} attempts)" for one in seen)

@@ -12,8 +12,8 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.optuna.optuna_sampler import OptunaSampler, optuna_samplers
 from hpo_core.replay.audit import audit
-from hpo_core.samplers.optuna_sampler import OptunaSampler, optuna_samplers
 from hpo_core.views.summary import summarize
 from tests.conftest import World, failed, fresh, make_spec
 from tests.contract_suites.sampler_contract import SamplerContract

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
+from hpo_core.report.study_page import ReportFiles
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.prefect_pages.read_back import KILLED, TAG
-from hpo_flows.serve_home import ReportFiles
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask

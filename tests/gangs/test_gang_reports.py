@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpo_core.gangs.process_group import LOST_PEER, gang_report
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Checkpoint, Outcome, Report
-from hpo_core.training.process_group import LOST_PEER, gang_report
 
 PEER = f"It {LOST_PEER} (RuntimeError: Connection closed by peer)"
 

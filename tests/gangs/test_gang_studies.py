@@ -16,7 +16,7 @@ from hpo_core.model.events import JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
-from hpo_core.study.gang_sizes import GangSizes
+from hpo_core.study.parts import JobSizes
 from tests.conftest import World, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 16}
@@ -62,7 +62,7 @@ def test_the_journal_says_how_many_ranks_and_nothing_without_a_gang() -> None:
 def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = random.Random(5)
 
-    def any_size(_: GangSizes, failed: Any = None) -> int:
+    def any_size(_: JobSizes, failed: Any = None) -> int:
         return failed.demand.slots if failed is not None else sizes.choice([1, 2, 3, 4])
 
     def played(study: Study) -> Study:
@@ -75,7 +75,7 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
         return study
 
     with monkeypatch.context() as patched:
-        patched.setattr(GangSizes, "next", any_size)
+        patched.setattr(JobSizes, "next", any_size)
         source = played(fresh(gang_spec(), MemoryJournal(), World(7)))
     first = {(one.trial, one.target): one.demand.slots for one in granted(source) if not one.retry}
     assert set(first.values()) == {1, 2, 3, 4}
@@ -88,11 +88,11 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
 def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def any_size(_: GangSizes, failed: Any = None) -> int:
+    def any_size(_: JobSizes, failed: Any = None) -> int:
         place = seed + 7 * study.state.completed_jobs + 3 * len(study.state.trials)
         return failed.demand.slots if failed is not None else [1, 1, 2, 4, 6][place % 5]
 
-    monkeypatch.setattr(GangSizes, "next", any_size)
+    monkeypatch.setattr(JobSizes, "next", any_size)
     clock = VirtualClock()
     study = Study.create(gang_spec(metric={"name": "loss"}), clock=clock)
     workers = make_workers(8, joins=[(4, 60.0), (2, 90.0)], leaves=[(6, 30.0)])

@@ -11,16 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hpo_core.checkpoints.tree_codec import tree_bytes  # noqa: E402
-from hpo_core.model.trial import Point  # noqa: E402
-from hpo_core.training.ranks import (  # noqa: E402
+from hpo_core.gangs.ranks import (  # noqa: E402
     RANKS,
     Ranks,
-    average_metrics,
     common_digests,
     differing,
     own_state,
-    state_for,
 )
+from hpo_core.model.trial import Point  # noqa: E402
 from hpo_core.training.request import RankPlace  # noqa: E402
 from hpo_core.training.saved_state import state_of  # noqa: E402
 
@@ -40,6 +38,10 @@ def state_of_all(items: dict[str, Any], ranks: list[Any] | None) -> dict[str, An
     return tree | ({RANKS: ranks} if ranks is not None else {})
 
 
+def taken(state: dict[str, Any], rank: int) -> dict[str, Any]:
+    return Ranks(RankPlace(rank=rank, size=8, local_rank=rank, local_size=8, store="")).state_for(state)
+
+
 def test_only_what_differs_is_saved_and_each_rank_gets_its_own() -> None:
     states = []
     for seed in (1, 1, 2):
@@ -55,14 +57,14 @@ def test_only_what_differs_is_saved_and_each_rank_gets_its_own() -> None:
     assert common_digests(first) == common_digests(third), "statistics of a normalization are a rank's own"
     saved = state_of_all(first, ranks)
     for rank in (0, 1, 3, 4):
-        assert state_for(saved, rank) is saved
+        assert taken(saved, rank) is saved
     for rank in (2, 5):
-        mine = state_for(saved, rank)
+        mine = taken(saved, rank)
         assert tree_bytes(mine["tracked"]) == tree_bytes(state_of_all(third, None)["tracked"])
         tracked(2)
         assert torch.equal(mine["random"]["torch"], torch.get_rng_state())
         assert list(mine["tracked"]["model"]) == list(saved["tracked"]["model"])
-    assert state_for(state_of_all(first, None), 7)["random"] == {"torch": 0}
+    assert taken(state_of_all(first, None), 7)["random"] == {"torch": 0}
 
 
 class Alone(Ranks):
@@ -87,11 +89,11 @@ def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:
     ranks._weight = 0.25
     ranks.reports(2)
     points = [Point(1, {"a": 1.0}), Point(2, {"a": 8.0, "b": 0.1})]
-    average_metrics(ranks, points, 2)
+    ranks.average_metrics(points, 2)
     assert points[0].metrics["a"] == pytest.approx((1 / 3 + 0.5 + 1 / 3) / (1 / 3 + 0.25 + 1 / 3))
     assert points[1].metrics == {"a": 6.0, "b": 0.1}, "equal values stay as they are"
     odd = Alone([encoded((2, 0.5, {"a": float("nan"), "b": 0.1})), b""])
-    average_metrics(odd, points, 2)
+    odd.average_metrics(points, 2)
     assert np.isnan(points[1].metrics["a"])
 
 

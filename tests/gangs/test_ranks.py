@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from hpo_core.checkpoints import files
+from hpo_core.gangs.process_group import gang_report
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
-from hpo_core.training.process_group import gang_report
 from hpo_core.training.request import ALONE, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request

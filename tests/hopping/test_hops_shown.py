@@ -13,10 +13,10 @@ import pytest
 from hpo_core.execution.virtual import Worker
 from hpo_core.model.events import Entry
 from hpo_core.model.trial import Visit
-from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
 from hpo_core.report.trials_table import embedded_trials
 from hpo_core.views.hop_views import hop_units, hopping_line, mean_utilization, plain_hops, visit_lines, worker_uses
+from hpo_core.views.series import Series, read_series
 from hpo_core.views.states import trial_story
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hpo_core.gangs.growth import kappa
 from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch
@@ -21,7 +22,6 @@ from hpo_core.search.pasha import PashaSearch
 from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.search.sha import ShaSearch
-from hpo_core.study.gang_sizes import kappa
 from tests.conftest import fresh, make_spec
 
 ETAS = st.one_of(

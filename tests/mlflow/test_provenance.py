@@ -18,11 +18,12 @@ from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, JournalError, StudyExistsError
+from hpo_core.replay import restored_study
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.tracking import provenance_files
+from hpo_core.replay.restored_study import Restored, restore_study
 from hpo_core.tracking.follower import Follower, project_study
-from hpo_core.tracking.provenance_files import CodeVersion, Restored, restore_study
+from hpo_core.tracking.provenance_files import CodeVersion
 from tests.mlflow.test_mlflow import NAME, Clock, Tracker, Train, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 
@@ -93,7 +94,7 @@ def test_under_another_name_where_the_name_is_taken(uploaded: Uploaded) -> None:
 def test_a_journal_that_was_tampered_with_is_refused(
     uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(provenance_files, "MAX_LINE_BYTES", 1_000_000)
+    monkeypatch.setattr(restored_study, "MAX_LINE_BYTES", 1_000_000)
     lines = gzip.decompress(uploaded.copy.read_bytes()).splitlines(keepends=True)
     file = tmp_path / "copy"
     one_lost, cut = gzip.compress(b"".join(lines[:3] + lines[4:])), gzip.compress(b"".join(lines))[:-40]
@@ -101,7 +102,7 @@ def test_a_journal_that_was_tampered_with_is_refused(
         file.write_bytes(damaged)
         with pytest.raises(JournalError):
             restore_study(uploaded.home, file)
-    monkeypatch.setattr(provenance_files, "MAX_BYTES", 100)
+    monkeypatch.setattr(restored_study, "MAX_BYTES", 100)
     with pytest.raises(JournalError, match="at most 100 are read"):
         uploaded.restore()
     with pytest.raises(JournalError, match="cannot be read"):

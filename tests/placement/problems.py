@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.room import UNLIMITED, Assignment, Room, SharedDevice, WaitingJob
+from hpo_core.packing.room import UNLIMITED, Assignment, Room, SharedDevice, WaitingJob
 
 ARCHITECTURES = ("A100", "H100")
 GIB = 2**30

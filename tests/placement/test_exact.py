@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.fill import Fill
-from hpo_core.placement.policies import ExactPacking
-from hpo_core.placement.room import Room, SharedDevice, WaitingJob
+from hpo_core.packing.fill import Fill
+from hpo_core.packing.policies import ExactPacking
+from hpo_core.packing.room import Room, SharedDevice, WaitingJob
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")

@@ -14,7 +14,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced, TrialAbandoned
 from hpo_core.model.trial import JobKey, Outcome, Report
-from hpo_core.placement.policies import POLICIES
+from hpo_core.packing.policies import POLICIES
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from tests.conftest import make_spec

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.execution.placing import learn_from_journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.estimates import Estimates
-from hpo_core.placement.learned_ratio import LADDER, LearnedRatios
+from hpo_core.packing.estimates import Estimates
+from hpo_core.packing.learned_ratio import LADDER, LearnedRatios
+from hpo_core.packing.packed_run import learn_from_journal
+from hpo_core.packing.policies import POLICIES
+from hpo_core.packing.shared_devices import SharedDevices
 from hpo_core.placement.placer import JobKey
-from hpo_core.placement.policies import POLICIES
-from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from hpo_core.views.device_use import measured_ratio_lines, measured_ratios

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.fill import CLOSE, IDLE, Fill
-from hpo_core.placement.policies import POLICIES as POLICY_NAMES
-from hpo_core.placement.policies import FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.room import Room, SharedDevice, WaitingJob, why_nowhere
-from hpo_core.placement.shared_devices import WithReservations
+from hpo_core.packing.fill import CLOSE, IDLE, Fill
+from hpo_core.packing.policies import POLICIES as POLICY_NAMES
+from hpo_core.packing.policies import FirstFit, PackingPolicy, WorstFit
+from hpo_core.packing.room import Room, SharedDevice, WaitingJob, why_nowhere
+from hpo_core.packing.shared_devices import WithReservations
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 
 POLICIES: dict[str, PackingPolicy] = {

@@ -8,8 +8,8 @@ from fractions import Fraction
 import pytest
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.policies import FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.room import WHOLE, Room, SharedDevice, WaitingJob
+from hpo_core.packing.policies import FirstFit, PackingPolicy, WorstFit
+from hpo_core.packing.room import WHOLE, Room, SharedDevice, WaitingJob
 from tests.placement.problems import cluster, waiting
 
 INSTANCES = 60

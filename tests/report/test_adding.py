@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hpo_core import MemoryJournal
-from hpo_core.report.series import read_series
 from hpo_core.tracking.mlflow_runs import TRIAL_TAGS, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.views.series import read_series
 from tests.conftest import World, fresh
 from tests.methods import spec_of
 from tests.report.test_report import World as FourWorkers

@@ -11,11 +11,11 @@ from hpo_core import Study
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
-from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers, render
 from hpo_core.report.style import Figure
 from hpo_core.report.timelines import device_table, pool_slots
 from hpo_core.simulation.repeats import Simulation
+from hpo_core.views.series import Series, read_series
 from tests.conftest import make_spec
 from tests.report.packed_study import packed_study
 from tests.report.test_report import ASHA, World, html

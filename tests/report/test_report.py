@@ -19,9 +19,9 @@ from hpo_core.model.trial import Checkpoint, Job, Point
 from hpo_core.report import write_report
 from hpo_core.report.html_page import Section, card
 from hpo_core.report.parameters import importances
-from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import failure_rows, figures, render
 from hpo_core.report.style import Figure
+from hpo_core.views.series import Series, read_series
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"type": "float", "low": 1e-5, "high": 1.0, "log": True},

@@ -13,10 +13,10 @@ from hpo_core.model.events import CeilingRaised
 from hpo_core.report.ladder import rung_section
 from hpo_core.report.pictures import search_picture
 from hpo_core.report.population import lineage_tree, population_fitness
-from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import course, failure_rows, head
 from hpo_core.report.style import BEST, Figure
 from hpo_core.study import Study
+from hpo_core.views.series import Series, read_series
 from hpo_flows.prefect_pages.artifacts import study_markdown
 from tests.conftest import make_spec
 from tests.methods import SEARCHES, spec_of

@@ -17,8 +17,8 @@ import pytest
 from hpo_core.report import trials_table as embedded
 from hpo_core.report import write_report
 from hpo_core.report.parameters import contour, importances
-from hpo_core.report.series import read_series
 from hpo_core.report.study_page import LiveReport
+from hpo_core.views.series import read_series
 from tests.cli.test_console import played as played_study
 from tests.methods import spec_of
 from tests.report.test_report import ASHA, SPACE, World

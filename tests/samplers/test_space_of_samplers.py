@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hpo_core import HpoError, MemoryJournal, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.samplers.optuna_sampler import OptunaSampler
-from hpo_core.study.optuna_trials import copy_to_optuna
+from hpo_core.optuna.optuna_sampler import OptunaSampler
+from hpo_core.optuna.optuna_trials import copy_to_optuna
 from tests.conftest import fresh, make_spec
 
 Plain = dict[str, Any]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpo_core import Study, StudySpec
 from hpo_core.execution.virtual import Faults, VirtualClock, Worker
+from hpo_core.gangs.growth import grown_size
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import CapacityChanged, JobGranted
@@ -19,7 +20,6 @@ from hpo_core.pool.division import Member, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
-from hpo_core.study.gang_sizes import grown_size
 from tests.conftest import completed, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 64}

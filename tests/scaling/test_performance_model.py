@@ -23,7 +23,7 @@ from benchmarks.performance_model import (
     seconds,
     speedups,
 )
-from hpo_core.study.gang_sizes import doublings, kappa, measured_speedups
+from hpo_core.gangs.growth import doublings, kappa, measured_speedups
 from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, nin
 
 

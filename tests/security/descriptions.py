@@ -171,7 +171,7 @@ class Seen:
 def measured(work: Callable[..., Any], *arguments: Any) -> Seen:
     """Run ``work`` in a forked child under limits, and say how it ended."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.security.descriptions", "optuna", "hpo_core.samplers.optuna_sampler"])
+    context.set_forkserver_preload(["tests.security.descriptions", "optuna", "hpo_core.optuna.optuna_sampler"])
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(there, work, arguments))
     child.start()

@@ -72,7 +72,8 @@ def begins(home: Home) -> None:
 
 def copies(home: Home) -> None:
     with contextlib.closing(Session(home, "world", spec=make_spec(objective="json:loads"))) as session:
-        session.trackers.start()
+        for tracker in session.trackers:
+            tracker.start()
 
 
 def starts_prefect(home: Home) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
+from hpo_core.replay.restored_study import _adapted
 from hpo_core.study import Study
-from hpo_core.tracking.provenance_files import _adapted
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
 from tests.security.listening import listening

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.model import features
+from hpo_core.model.errors import SpecError
+from hpo_core.model.features import feature
+from tests.conftest import make_spec
+from tests.shape.imports import graph, modules, tree
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +33,11 @@ class Feature(NamedTuple):
     """Its command of ``hpo``."""
 
 
+ON_REQUEST = "hpo_core/model/features.py"
+"""Features that the core asks for by name."""
+
+RETRAINING = "hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py"
+
 FEATURES = {
     "simulation": Feature(("hpo_core/simulation",), (("hpo_core/cli/app.py", "simulate_study"),), command="simulate"),
     "sharing": Feature(
@@ -31,7 +45,7 @@ FEATURES = {
         (
             ("hpo_core/cli/app.py", "share_study"),
             ("hpo_core/terminal/output.py", '"hpo_core.pool.words"'),
-            ("flows/hpo_flows/study_run/session.py", "sharing"),
+            (ON_REQUEST, '"sharing"'),
         ),
         command="share",
     ),
@@ -39,14 +53,58 @@ FEATURES = {
         ("hpo_core/hopper", "hpo_core/execution/hopping"),
         (
             ("hpo_core/terminal/output.py", '"hpo_core.execution.hopping.hopped_job"'),
-            ("flows/hpo_flows/study_run/session.py", "hopping"),
+            (ON_REQUEST, '"hopping"'),
         ),
         command="none of its own",
     ),
-    "retraining": Feature(("hpo_core/retraining", "flows/hpo_flows/retrain.py", "flows/hpo_flows/retraining_run.py")),
+    "MLflow and retraining, which is built on it": Feature(
+        ("hpo_core/tracking", *RETRAINING),
+        (
+            (ON_REQUEST, '"MLflow"'),
+            ("hpo_core/cli/app.py", '"project": project'),
+            ("hpo_core/cli/app.py", "import project"),
+            ("flows/hpo_flows/study_run/wiring.py", " Trackers"),
+        ),
+        command="project",
+    ),
+    "gangs": Feature(("hpo_core/gangs",), ((ON_REQUEST, '"gangs"'),)),
+    "Optuna": Feature(
+        ("hpo_core/optuna",),
+        (
+            (ON_REQUEST, '"Optuna"'),
+            ("hpo_core/cli/app.py", '"space": space'),
+            ("hpo_core/cli/app.py", "space_command"),
+        ),
+        command="space",
+    ),
+    "packing": Feature(
+        ("hpo_core/packing",),
+        (
+            (ON_REQUEST, '"packing"'),
+            ("hpo_core/cli/app.py", '"history": history'),
+            ("hpo_core/cli/app.py", "import history"),
+        ),
+        command="history",
+    ),
+    "report": Feature(
+        ("hpo_core/report", "flows/hpo_flows/compare.py"),
+        (
+            (ON_REQUEST, '"report"'),
+            ("hpo_core/cli/app.py", '"report": report'),
+            ("hpo_core/cli/app.py", '"compare": compare'),
+            ("hpo_core/cli/app.py", "report_commands"),
+        ),
+        command="report",
+    ),
+    "retraining": Feature(RETRAINING),
     "integrations": Feature(("hpo_core/integrations",)),
 }
 """Features by name; each deployment of a flow is in ``deployments/prefect.yaml``, too."""
+FEATURES["all of them"] = Feature(
+    tuple(dict.fromkeys(file for one in FEATURES.values() for file in one.files)),
+    tuple(line for one in FEATURES.values() for line in one.lines),
+    command="report",
+)
 
 STUDY = """
 study: without
@@ -56,10 +114,11 @@ search: {method: asha, configs: 9, max_resource: 9}
 """
 PLAY = """
 import importlib, pkgutil, sys
+from pathlib import Path
 import hpo_core, hpo_flows
 from hpo_core import MemoryJournal, Study
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.replay.audit import audit
-from hpo_core.report import write_report
 from hpo_core.spec import load_spec
 
 for package in (hpo_core, hpo_flows):
@@ -76,7 +135,8 @@ study = Study.create(load_spec("study.yaml"), journal)
 while (job := study.ask()) is not None:
     study.tell(job, {"loss": job.params["lr"] / job.target})
 assert study.status == "finished" and not audit(journal.entries("without")).findings
-write_report(journal.entries("without"), __import__("pathlib").Path("report.html"))
+if "report" in FEATURES:
+    feature("report", "study_page").write_report(journal.entries("without"), Path("report.html"))
 from hpo_flows.command import app
 sys.argv = ["hpo", "--help"]
 app()
@@ -115,3 +175,35 @@ def test_the_rest_works_without(name: str, tmp_path: Path) -> None:
     listed = {line.split()[0] for line in found.stdout.splitlines() if line.startswith("  ") and line.split()}
     assert "tune" in listed
     assert feature.command not in listed
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_only_lines_of_registration_import_it(name: str) -> None:
+    files = [ROOT / one for one in FEATURES[name].files]
+    own = {module for module, path in modules().items() if any(path.is_relative_to(one) for one in files)}
+    importers = {module for module, others in graph().items() if module not in own and others & own}
+    registered = {path for path, _ in FEATURES[name].lines}
+    assert {modules()[module].relative_to(ROOT).as_posix() for module in importers} <= registered
+
+
+def test_what_is_asked_for_by_name_is_there() -> None:
+    for path in modules().values():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Attribute) and re.fullmatch(r"feature\('\w+', '\w+'\)", ast.unparse(node.value)):
+                found = feature(*map(ast.literal_eval, node.value.args))
+                assert hasattr(found, node.attr), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    [
+        ("gangs", {"training": {"gang": "auto"}}),
+        ("Optuna", {"sampler": {"name": "TPESampler"}}),
+    ],
+)
+def test_a_study_that_asks_for_what_is_not_there_is_refused(
+    name: str, asks: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(features.FEATURES, name)
+    with pytest.raises(SpecError, match=f"needs {name}, which this installation"):
+        Study.create(make_spec(**asks), MemoryJournal())

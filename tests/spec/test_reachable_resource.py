@@ -11,10 +11,10 @@ import pytest
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.report.series import read_series
 from hpo_core.report.study_page import head
 from hpo_core.search.asha import AshaSearch
 from hpo_core.spec.assembly import notices
+from hpo_core.views.series import read_series
 from hpo_core.views.summary import notices_of
 from tests.conftest import World, completed, fresh, make_spec
 

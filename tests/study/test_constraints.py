@@ -14,8 +14,8 @@ from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.events import JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.model.trial import Outcome
+from hpo_core.optuna.optuna_sampler import OptunaSampler
 from hpo_core.replay.audit import audit
-from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.search.method import Infeasible
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.views.summary import constraint_words, summarize

@@ -9,10 +9,10 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.model.errors import SpecError, StudyNotFoundError
+from hpo_core.optuna.optuna_sampler import OptunaSampler
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.samplers.optuna_sampler import OptunaSampler
 from hpo_core.samplers.sampler import WarmStarted
 from tests.conftest import World, fresh, make_spec
 

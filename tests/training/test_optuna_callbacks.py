@@ -10,9 +10,9 @@ import pytest
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
+from hpo_core.optuna.optuna_space import find_space
 from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.optuna_space import find_space
 from tests.job_requests import make_request
 
 SPACE = {"x": {"type": "float", "low": 0.0, "high": 1.0}, "c": {"type": "categorical", "choices": ["a", "b"]}}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hpo_core.model.trial import Job, Outcome, Rung
+from hpo_core.optuna.optuna_space import find_space
 from hpo_core.training.attempt import run_attempt
-from hpo_core.training.optuna_space import find_space
 from tests.job_requests import make_request
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import yaml
 from hpo_core import StudySpec
 from hpo_core.cli.app import app
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.optuna_space import CALLS, find_space
+from hpo_core.optuna.optuna_space import CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_none_is_a_value_of_a_condition():
 
 
 def test_optional_calls_end_at_the_time_limit(monkeypatch):
-    monkeypatch.setattr("hpo_core.training.optuna_space.MAX_SECONDS", 0.0)
+    monkeypatch.setattr("hpo_core.optuna.optuna_space.MAX_SECONDS", 0.0)
     found = find_space(layers)
     assert list(found.space) == ["model", "rate"] and found.gaps == ["in a branch that no call of the first 0 s took"]
 

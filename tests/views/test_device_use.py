@@ -14,7 +14,6 @@ from hpo_core.journal.codec import decode_entry
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import Entry, JobPlaced
-from hpo_core.report.series import read_series
 from hpo_core.report.trials_table import embedded_trials
 from hpo_core.spec.packing import PackingSpec
 from hpo_core.views.device_use import (
@@ -26,6 +25,7 @@ from hpo_core.views.device_use import (
     running_lines,
     sharing,
 )
+from hpo_core.views.series import read_series
 from hpo_core.views.states import trial_story
 from tests.conftest import make_spec
 from tests.golden.make import FOLDER

@@ -6,10 +6,10 @@ import pytest
 
 from hpo_core import Outcome, Study
 from hpo_core.model.errors import HpoError
-from hpo_core.report.series import read_series
 from hpo_core.report.study_page import render
 from hpo_core.terminal.output import RunResult, out, print_run_result
 from hpo_core.views.failure_reasons import command_after, cure_in_python, cure_words, failures_of, next_command
+from hpo_core.views.series import read_series
 from hpo_core.views.summary import summarize
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec

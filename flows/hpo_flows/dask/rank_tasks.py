@@ -25,11 +25,11 @@ from distributed.scheduler import KilledWorker
 from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.features import feature
 from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.process_group import LOST_PEER, gang_report
-from hpo_core.training.request import ALONE, JobRequest, JobRequests, RankPlace, decode_report, encode_request
+from hpo_core.training.request import ALONE, JobRequest, JobRequests, decode_report, encode_request
 from hpo_flows.dask.cluster_calls import Cancellation, SchedulerClient
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
@@ -143,15 +143,17 @@ class RankTasks:
             message = f"no Dask worker is at {names} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
-        store = None
+        store: Path | None = None
+        gang = [ALONE]
         if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
+            hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
+            gang = feature("gangs", "process_group").rank_places(hosts, store)
         key = (*job.key, msgspec.UNSET if job.unit is None else job.unit.number)
         submitted = _Submitted(job, key, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
-        gang = _rank_places(candidates, store)
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
             request = self._requests.of(job, one.portion, gang[number])
             with self._lock:
@@ -327,7 +329,7 @@ class RankTasks:
         submitted = rank.submitted
         if report.doubt is not msgspec.UNSET:
             self._room.doubt_partition(report.worker, report.doubt)
-        if submitted.store is not None and report.outcome is Outcome.LOST and LOST_PEER not in report.message:
+        if submitted.store is not None and feature("gangs", "process_group").is_cause(report):
             self._room.doubt_worker(report.worker)
         with self._lock:
             submitted.reports[rank.number] = masked_report(report)  # a worker does not know this process's secrets
@@ -341,7 +343,8 @@ class RankTasks:
         if submitted.store is not None:
             with contextlib.suppress(OSError):
                 submitted.store.unlink(missing_ok=True)
-        submitted.on_report(submitted.job, gang_report(reports) if len(reports) > 1 else reports[0])
+            reports = [feature("gangs", "process_group").gang_report(reports)]
+        submitted.on_report(submitted.job, reports[0])
 
     def _open_task_reported(self, key: str, address: str, report: Report) -> None:
         report = msgspec.structs.replace(report, worker=address)
@@ -355,22 +358,6 @@ class RankTasks:
             if rank.request.asks:
                 self._asking[rank.submitted.key[:2]] = address
         self._take_report(rank, report)
-
-
-def _rank_places(candidates: Sequence[tuple[str, ...] | None], store: Path | None) -> list[RankPlace]:
-    if store is None:
-        return [ALONE]
-    hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
-    return [
-        RankPlace(
-            rank=rank,
-            size=len(hosts),
-            local_rank=hosts[:rank].count(host),
-            local_size=hosts.count(host),
-            store=str(store),
-        )
-        for rank, host in enumerate(hosts)
-    ]
 
 
 def _words(error: Exception) -> str:

@@ -154,7 +154,7 @@ def recorded_study(study: str) -> Study:
 def drive_to_end(session: Session, action: str) -> State[Any]:
     session.action = action
     session.say = session.warn = get_run_logger().warning
-    session.trackers.say = get_run_logger().info
+    session.inform = get_run_logger().info
     with closing(session):
         study = drive(session)
     state = end_state(study, _cure(study))

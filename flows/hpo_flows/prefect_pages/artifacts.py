@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from hpo_core.report.pictures import search_picture
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
 from hpo_core.views.formatting import number, plural
@@ -45,7 +45,8 @@ def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
             parts.append(f"### Pareto front of {names}: {plural(len(rows), 'result')}")
             parts.append("\n".join(markdown_table(rows[0], (row.values() for row in rows))))
     parts.append(words)
-    if (svg := search_picture(study)) is not None:
+    svg = feature("report", "pictures").search_picture(study) if "report" in FEATURES else None
+    if svg is not None:
         parts.append(f"![the search](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
     if links:
         parts += ["### More", "\n".join(f"- {_link(title, target)}" for title, target in links.items())]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from inspect import Parameter, Signature
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
@@ -26,7 +27,6 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.sent_functions import short_name
 from hpo_core.study import Study
 from hpo_core.terminal.output import best_line
-from hpo_core.tracking.mlflow_client import errors_without_credentials
 from hpo_core.views.failure_reasons import failed_words
 from hpo_core.views.rungs import halt_words
 
@@ -128,20 +128,23 @@ class Found(NamedTuple, Generic[Value]):
     words: str
 
 
-def step(name: str) -> Callable[[Callable[P, Found[Value]]], Callable[P, Value]]:
+def step(
+    name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Callable[[Callable[P, Found[Value]]], Callable[P, Value]]:
     """Decorator: the function becomes a task, whose callers get ``Found.value``.
 
     The message of its state is ``Found.words``. The task has no tags, cache, retries or stored result.
 
     Args:
         name: of the task run; ``{parameter}`` stands for a parameter of the function.
+        around: what the function is called within.
     """
 
     def decorate(function: Callable[P, Found[Value]]) -> Callable[P, Value]:
         @wraps(function)
         def body(*values: P.args, **named: P.kwargs) -> State[Value]:
             try:
-                with masked_errors(), errors_without_credentials():
+                with masked_errors(), around():
                     found, words = function(*values, **named)
             except HpoError as error:
                 return Failed(message=str(error), data=error)

@@ -46,7 +46,7 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
         session.inform(f"study {session.name} is finished: there is nothing left to train")
         session.ended(*session.end_again())
         return
-    services = {"Prefect API": prefect, "copy to MLflow": bool(session.trackers.uri)}
+    services = {"Prefect API": prefect, "copy to MLflow": any(tracker.uri for tracker in session.trackers)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")
     threading.Thread(target=_say_that_it_starts, args=(session,), name="starting", daemon=True).start()

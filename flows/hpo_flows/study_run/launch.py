@@ -58,8 +58,9 @@ def launch(
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     has_board = out.is_terminal and not as_json
-    session.trackers.is_awaited = not has_board
-    session.say = session.trackers.say = partial(_say, out if has_board else err, as_json)
+    for tracker in session.trackers:
+        tracker.is_awaited = not has_board
+    session.say = session.inform = partial(_say, out if has_board else err, as_json)
     session.warn = partial(err.print, style="yellow")
     ending = ExitStack()  # further interrupts are ignored until all is closed
     drawn = ExitStack()  # the live board, until something else is printed or all is closed

@@ -17,11 +17,8 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor, RunParts
-from hpo_core.execution.hopping.hopping_executor import hopping
 from hpo_core.execution.loop import CheckpointCleanup, Loop, Observer, Takeover
-from hpo_core.execution.placing import packing
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -34,18 +31,18 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
+from hpo_core.model.features import FEATURES, feature
 from hpo_core.partitioning.resolution import with_partitions
-from hpo_core.pool.executor import sharing
 from hpo_core.replay.past_results import with_past
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.spec.study_file import differing_setting
 from hpo_core.study import Study
-from hpo_core.tracking.trackers import Trackers
 from hpo_core.training.objective import load_objective, module_file, no_module
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.study_run.wiring import TRACKERS, wire
 
 log = logging.getLogger("hpo.session")
 START_ENDS_SECONDS = 30.0
@@ -53,13 +50,6 @@ START_ENDS_SECONDS = 30.0
 
 NEWS_SECONDS = 0.5
 """Seconds between two questions for news of the cluster, such as that its jobs wait in a queue."""
-
-FEATURES: tuple[tuple[Callable[[StudySpec], bool], Callable[[RunParts], None]], ...] = (
-    (lambda spec: spec.packs, packing),
-    (lambda spec: spec.shares, sharing),
-    (lambda spec: spec.hops, hopping),
-)
-"""Each feature: True if a study has it, and the function that adds its part to a run; in this order."""
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -140,7 +130,11 @@ class Session:
         except BaseException:
             self._let_go()
             raise
-        self.trackers = Trackers(home, self.spec, journal_url=self.journal_url)
+        self.inform: Callable[[str], None] = log.info
+        """Shows a person how the study's services stand."""
+        self.trackers = [make(home, self.spec, journal_url=self.journal_url) for make in TRACKERS]
+        for tracker in self.trackers:
+            tracker.say = lambda words: self.inform(words)
         folders = home.import_folders(self.spec)
         if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
             log.warning("study %r: nothing is imported from %s, which lies in the home folder.", name, left_out)
@@ -255,9 +249,6 @@ class Session:
             self._tell(self.executor.news())
         self._start.result()
 
-    def inform(self, words: str) -> None:
-        self.trackers.say(words)
-
     def _tell(self, news: str) -> None:
         if news:
             self.say(terminal_text(news))
@@ -274,7 +265,7 @@ class Session:
         """Write the report of a study that is over and complete its copies; nothing is started for it."""
         began, study = time.monotonic(), Study.open(self.name, self.journal, reading=True)
         report, links = self.write_report(study)
-        if warning := self.trackers.complete():
+        for warning in filter(None, [tracker.complete() for tracker in self.trackers]):
             self.warn(warning)
         return study, Summary(0, time.monotonic() - began, report, links)
 
@@ -298,26 +289,28 @@ class Session:
         if jobs_before := study.state.completed_jobs:
             self._warn_of_other_code(study)
         self.executor.take_over()
-        self.trackers.start()
-        parts = self._parts_of(study)
+        for tracker in self.trackers:
+            tracker.start()
+        wired = wire(study, self.executor, folder=self.folder, journal=self.journal, owner=self.owner, tell=self._tell)
         observers = [make(study) for make in self._observers]
         loop = Loop(
             study,
-            self.wrap(study, parts),
-            placer=parts.placer,
+            self.wrap(study, wired),
+            placer=wired.placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
-            ticks=parts.ticks,
+            ticks=wired.ticks,
             takeover=Takeover(owner=self.owner, extend=self._extend, objective=self._objective),
         )
         try:
             loop.run()
         finally:
-            self.trackers.trials = len(study.state.trials)
+            for tracker in self.trackers:
+                tracker.trials = len(study.state.trials)
             for observer in observers:
                 observer.close()
-            parts.close()
-        for finish in parts.after:
+            wired.close()
+        for finish in wired.after:
             finish()
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
@@ -326,7 +319,7 @@ class Session:
             self.wait_for("writing the report")
             report, links = self.write_report(study)
         self.wait_for("copying to the trackers")
-        if warning := self.trackers.finish():
+        for warning in filter(None, [tracker.finish() for tracker in self.trackers]):
             self.warn(warning)
         jobs = study.state.completed_jobs - jobs_before
         return study, Summary(jobs, time.monotonic() - began, report, links)
@@ -341,26 +334,6 @@ class Session:
                 "and the results before are not of it. A study of another name trains all by one code."
             )
 
-    def _parts_of(self, study: Study) -> RunParts:
-        # The one place that assembles a run: which placer and executors a study gets, as its settings say.
-        parts = RunParts(
-            study=study,
-            folder=self.folder,
-            journal=self.journal,
-            owner=self.owner,
-            tell=self._tell,
-            executor=self.executor,
-            meter=self.executor,
-            threads=self.executor.room.threads,
-            ticks=[EnqueueRequests(study, self.folder).on_tick],
-        )
-        self.executor.follow(study.demand)
-        parts.news(self.executor.news)
-        for asks, feature in FEATURES:
-            if asks(study.spec):
-                feature(parts)
-        return parts
-
     def _create(self) -> None:
         if self._given is not None:
             Study.create(self._given, self.journal, clock=lambda: self._began)
@@ -369,9 +342,7 @@ class Session:
 
     def write_report(self, study: Study) -> tuple[str, dict[str, str]]:
         """Write the HTML report; returns its path, and links to what belongs to the study."""
-        from hpo_core.report import write_report
-
-        links = self.trackers.links()
+        links = {title: link for tracker in self.trackers for title, link in tracker.links().items()}
         if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
@@ -379,9 +350,11 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
+        if "report" not in FEATURES:
+            return "", links
         entries, place = self.journal.entries(self.name), self.home.report_path(self.name)
         try:
-            path = write_report(entries, place, links=links)
+            path = feature("report", "study_page").write_report(entries, place, links=links)
         except StorageError as error:  # the study's end matters more than its picture
             return "", links | {"Report": f"not written: {error}"}
         return str(path), links | {"Report": path.as_uri()}
@@ -395,7 +368,8 @@ class Session:
         if self._closing is not None:
             self._closing.join()
         self.executor.close()
-        self.trackers.finish(seconds=5.0)
+        for tracker in self.trackers:
+            tracker.finish(seconds=5.0)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -104,7 +104,7 @@ def run_as_subflow(session: Session) -> None:
     """
     try:
         session.say = session.warn = get_run_logger().warning
-        session.trackers.say = get_run_logger().info
+        session.inform = get_run_logger().info
         run_study(session)
     except RunCancelledError:
         name = session.name

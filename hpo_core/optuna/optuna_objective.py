@@ -9,7 +9,6 @@ units.
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import sys
@@ -33,6 +32,7 @@ from hpo_core.model.space import (
 from hpo_core.model.trial import real_number
 from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.training.handle import TrialHandle
+from hpo_core.training.objective import objective_callable
 from hpo_core.training.request import JobRequest
 from hpo_core.training.saved_state import seed_all
 from hpo_core.training.user_code import causes
@@ -201,27 +201,6 @@ def to_yaml(parameter: ParameterType) -> str:
     '{type: int, low: 1, high: 8}'
     """
     return in_one_line(parameter.model_dump(exclude_defaults=True, exclude={"when"}))
-
-
-def objective_callable(found: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make an instance of a class; return anything else as it is.
-
-    Raises:
-        ObjectiveError: the class needs arguments, or its instances cannot be called.
-    """
-    if not inspect.isclass(found):
-        return found
-    name = found.__name__
-    try:
-        made = found()
-    except TypeError as error:
-        raise ObjectiveError(
-            f"{name} is a class, and {name}() failed: {error}. Give an object of it; a study file names one that its "
-            f"module has made: `objective = {name}(...)`."
-        ) from error
-    if not callable(made):
-        raise ObjectiveError(f"{name} is a class without __call__(self, trial), so it is no objective.")
-    return made
 
 
 def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:

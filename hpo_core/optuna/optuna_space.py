@@ -15,13 +15,13 @@ from typing import Any, NoReturn
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import FloatParameter, IntParameter, ListedParameter, ParameterType, scalar_key
-from hpo_core.training.optuna_trial import (
+from hpo_core.optuna.optuna_objective import (
     ObjectiveStudy,
     ObjectiveTrial,
-    objective_callable,
     same_range,
     to_yaml,
 )
+from hpo_core.training.objective import objective_callable
 
 CALLS = 200
 MAX_SECONDS = 30.0

@@ -12,8 +12,8 @@ from hpo_core.model.devices.inventory import EMPTY, Capacity, Demand, Inventory,
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement.estimates import Estimate, Estimates
-from hpo_core.placement.room import WHOLE, Room, SharedDevice
+from hpo_core.packing.estimates import Estimate, Estimates
+from hpo_core.packing.room import WHOLE, Room, SharedDevice
 from hpo_core.spec.packing import PackingSpec
 
 

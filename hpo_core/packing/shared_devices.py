@@ -10,11 +10,11 @@ import msgspec
 from hpo_core.model.devices.inventory import Demand, Inventory, Slot, memory_words
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement.estimates import Estimates
+from hpo_core.packing.estimates import Estimates
+from hpo_core.packing.policies import PackingPolicy
+from hpo_core.packing.room import Assignment, Room, WaitingJob, why_nowhere
+from hpo_core.packing.shared_room import FAIR, AttemptJudge, SharedRoom, all_of
 from hpo_core.placement.placer import Placed, Placement, Placer, UsageMeter
-from hpo_core.placement.policies import PackingPolicy
-from hpo_core.placement.room import Assignment, Room, WaitingJob, why_nowhere
-from hpo_core.placement.shared_room import FAIR, AttemptJudge, SharedRoom, all_of
 from hpo_core.spec.packing import PackingSpec
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpo_core.model.devices.inventory import Demand
-from hpo_core.placement.room import WHOLE, Assignment, Room, WaitingJob
+from hpo_core.packing.room import WHOLE, Assignment, Room, WaitingJob
 
 SHARPNESS = 8
 """Exponent of a resource's price: one that the jobs need 10 % less of than of the scarcest costs less than half."""

@@ -18,9 +18,10 @@ from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.devices.measurement import Measurement, Usage, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.room import WHOLE, SharedDevice
+from hpo_core.packing.learned_ratio import LearnedRatios, RatioSeen
+from hpo_core.packing.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
+from hpo_core.study import Study
 
 log = logging.getLogger("hpo.packing")
 
@@ -382,3 +383,17 @@ def _whole(stated: float | None, measured: float | None, most: int) -> int | Non
     if stated is not None:
         return max(math.ceil(stated * WHOLE - 1e-9), 1)
     return None if measured is None else max(min(math.ceil(measured * WHOLE - 1e-9), most), 1)
+
+
+def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
+    """Ratios that this study's attempts say of each architecture for which it states none, by rising ratio."""
+    spec = study.spec
+    estimates = Estimates(objective="", code="", study=spec.study, by=spec.deciding)
+    for trial in study.state.trials:
+        params = {**spec.constants, **trial.params}
+        for result in trial.results:
+            if result.usage and result.usage.load is not None:
+                estimates.learn(params, result.usage, at=result.ended)
+    learned = estimates.ratios
+    names = [name for name in learned.ratios() if spec.packing_settings.finds_ratio(name)]
+    return {name: seen for name in names if (seen := learned.seen(name))}

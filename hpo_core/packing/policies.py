@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from hpo_core.model.errors import HpoError
-from hpo_core.placement.fill import Fill
-from hpo_core.placement.room import WHOLE, Assignment, Demands, Room, WaitingJob
+from hpo_core.packing.fill import Fill
+from hpo_core.packing.room import WHOLE, Assignment, Demands, Room, WaitingJob
 
 
 class PackingPolicy(Protocol):

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -44,6 +45,20 @@ _DISTRIBUTED = {"DistBackendError", "DistNetworkError", "DistStoreError"}
 
 class GangError(HpoError):
     """The ranks of a gang did not come together: no fault of the trial."""
+
+
+def rank_places(hosts: Sequence[str], store: Path) -> list[RankPlace]:
+    """Places of a gang's ranks, by the host of each; ``store`` is the file where they find each other."""
+    return [
+        RankPlace(
+            rank=rank,
+            size=len(hosts),
+            local_rank=hosts[:rank].count(host),
+            local_size=hosts.count(host),
+            store=str(store),
+        )
+        for rank, host in enumerate(hosts)
+    ]
 
 
 def join(place: RankPlace, *, stall_timeout: float | None = None, alive: Callable[[], None] = lambda: None) -> None:
@@ -143,6 +158,10 @@ def _arrive(store: Any, place: RankPlace, gpu: str, alive: Callable[[], None]) -
 
 LOST_PEER = "lost its connection to the other ranks"
 """Words in the message of a rank that ended because another one did."""
+
+
+def is_cause(report: Report) -> bool:
+    return report.outcome is Outcome.LOST and LOST_PEER not in report.message
 
 
 def gang_report(reports: Sequence[Report]) -> Report:

@@ -11,28 +11,30 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of
+from hpo_core.gangs.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics, Point
 from hpo_core.training.inherited_state import is_optimizer
 from hpo_core.training.request import RankPlace
-from hpo_core.training.saved_state import capture_all, is_module, is_torch, restore_all, state_of
+from hpo_core.training.saved_state import capture_all, is_module, restore_all, state_of
 
 
 class Ranks:
     """A rank's link to the others: gradients, parts of batches, small messages.
 
     Args:
-        place: of this rank. The process group is set up.
+        place: of this rank.
     """
 
     def __init__(self, place: RankPlace) -> None:
+        self._place = place
         self.rank = place.rank
         self.size = place.size
         self._weight = 1 / place.size
@@ -42,6 +44,32 @@ class Ranks:
         """True if all ranks began the loop with the same random state."""
         self._uneven = False
         """True if parts of different sizes were drawn for since the random states were last made alike."""
+
+    def join(self, *, stall_timeout: float | None, alive: Callable[[], None]) -> None:
+        join(self._place, stall_timeout=stall_timeout, alive=alive)
+
+    def leave(self) -> None:
+        leave()
+
+    def state_for(self, state: dict[str, Any]) -> dict[str, Any]:
+        parts = state.get(RANKS)
+        part = None if not parts else parts[self.rank % len(parts)]
+        if part is None:
+            return state
+        own = tree_of(part.tobytes())
+        tracked = dict(state["tracked"]) | own["tracked"]
+        for name, buffers in own["buffers"].items():
+            whole = tracked[name]
+            tracked[name] = type(whole)((key, buffers.get(key, value)) for key, value in whole.items())
+            if hasattr(whole, "_metadata"):
+                tracked[name]._metadata = whole._metadata
+        return state | {"random": own["random"], "tracked": tracked}
+
+    def lost(self, error: BaseException, message: str) -> str:
+        """Message of an attempt that ended since another rank did not come or went; empty for any other error."""
+        if is_lost_peer(error):
+            return f"It {LOST_PEER} ({message})"
+        return message if isinstance(error, GangError) else ""
 
     def begin(self) -> None:
         own = tree_digest(capture_all()).encode()
@@ -107,9 +135,6 @@ class Ranks:
         if self._weight != 1 / self.size:
             self._parts[resource] = self._weight
 
-    def part_at(self, resource: int) -> float:
-        return self._parts.get(resource, 1 / self.size)
-
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks, by rank; each rank must call it."""
         import torch
@@ -125,21 +150,58 @@ class Ranks:
         distributed.all_gather(parts, padded)
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
 
+    def average_metrics(self, points: Sequence[Point], target: int) -> None:
+        """Replace the metrics of each point by the mean over the ranks, weighted by their parts of the batch.
+
+        Ranks that evaluate the same data have the same value, which is their mean; of ranks that evaluate a part each,
+        it is the mean over the whole.
+
+        Raises:
+            ObjectiveError: a rank reported other metrics at the target.
+        """
+        own = [(one.resource, self._parts.get(one.resource, 1 / self.size), one.metrics) for one in points]
+        told = map(_curves.decode, self.gather(msgspec.msgpack.encode(own)))
+        by_rank = [{resource: (weight, metrics) for resource, weight, metrics in one} for one in told]
+        last = [one.get(target, (0.0, {}))[1] for one in by_rank]
+        for rank, metrics in enumerate(last):
+            if metrics.keys() != last[0].keys():
+                raise ObjectiveError(
+                    f"Rank {rank} of {self.size} reported {_listed(metrics)} at step {target}, and rank 0 "
+                    f"{_listed(last[0])}: report the same metrics on all self."
+                )
+        for point in points:
+            there = [one[point.resource] for one in by_rank if point.resource in one]
+            for name in point.metrics:
+                point.metrics[name] = _mean([(weight, metrics[name]) for weight, metrics in there if name in metrics])
+
+    def agree_on_state(self, tracked: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Part of the checkpoint that holds the states of single ranks; empty where all are alike.
+
+        Raises:
+            ObjectiveError: ranks trained apart: their parameters, or states of their optimizers, differ.
+            CheckpointError: a state holds a value that cannot be stored.
+        """
+        own = common_digests(tracked), own_state(tracked)
+        told = [_states.decode(data) for data in self.gather(msgspec.msgpack.encode(own))]
+        first = told[0][0]
+        for rank, (digests, _) in enumerate(told):
+            if digests.keys() != first.keys():
+                raise ObjectiveError(
+                    f"Rank {rank} of {self.size} tracks {_listed(digests)}, and rank 0 {_listed(first)}: "
+                    "trial.track() must be given the same on all self."
+                )
+            if apart := [name for name, digest in digests.items() if digest != first[name]]:
+                raise ObjectiveError(
+                    f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {self.size} "
+                    "and rank 0: the ranks trained apart. Train trial.data_parallel(model), which averages the "
+                    "gradients, and give all ranks the same batch, of which each takes trial.shard()."
+                )
+        states = differing([state for _, state in told])
+        return {} if states is None else {RANKS: states}
+
 
 RANKS = "ranks"
 """Key of a checkpoint below which states of ranks lie that differ from rank 0's."""
-
-
-def unwrapped(item: Any) -> Any:
-    """The module that a wrapper for data-parallel training holds; anything else as it is.
-
-    So names in a checkpoint have no prefix ``module.``, and it loads in a gang of any size, and without one.
-    """
-    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_torch(
-        getattr(item, "module", None), "nn.Module"
-    ):
-        return item.module
-    return item
 
 
 def own_state(tracked: Mapping[str, Any]) -> bytes:
@@ -171,21 +233,6 @@ def differing(states: Sequence[bytes]) -> list[Any] | None:
     return [None if state == states[0] else np.frombuffer(state, np.uint8) for state in states]
 
 
-def state_for(state: dict[str, Any], rank: int) -> dict[str, Any]:
-    parts = state.get(RANKS)
-    part = None if not parts else parts[rank % len(parts)]
-    if part is None:
-        return state
-    own = tree_of(part.tobytes())
-    tracked = dict(state["tracked"]) | own["tracked"]
-    for name, buffers in own["buffers"].items():
-        whole = tracked[name]
-        tracked[name] = type(whole)((key, buffers.get(key, value)) for key, value in whole.items())
-        if hasattr(whole, "_metadata"):
-            tracked[name]._metadata = whole._metadata
-    return state | {"random": own["random"], "tracked": tracked}
-
-
 def _buffers(module: Any) -> OrderedDict[str, Any]:
     names = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     return OrderedDict((key, value) for key, value in module.state_dict().items() if key in names)
@@ -195,56 +242,6 @@ _curves = msgspec.msgpack.Decoder(list[tuple[int, float, Metrics]])
 """Report of one rank: resource, the rank's part of the batch, metrics."""
 _states = msgspec.msgpack.Decoder(tuple[dict[str, str], bytes])
 """State that one rank would save: digests of what is common, and its own state."""
-
-
-def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:
-    """Replace the metrics of each point by the mean over the ranks, weighted by their parts of the batch.
-
-    Ranks that evaluate the same data have the same value, which is their mean; of ranks that evaluate a part each, it
-    is the mean over the whole.
-
-    Raises:
-        ObjectiveError: a rank reported other metrics at the target.
-    """
-    own = [(point.resource, ranks.part_at(point.resource), point.metrics) for point in points]
-    told = map(_curves.decode, ranks.gather(msgspec.msgpack.encode(own)))
-    by_rank = [{resource: (weight, metrics) for resource, weight, metrics in one} for one in told]
-    last = [one.get(target, (0.0, {}))[1] for one in by_rank]
-    for rank, metrics in enumerate(last):
-        if metrics.keys() != last[0].keys():
-            raise ObjectiveError(
-                f"Rank {rank} of {ranks.size} reported {_listed(metrics)} at step {target}, and rank 0 "
-                f"{_listed(last[0])}: report the same metrics on all ranks."
-            )
-    for point in points:
-        there = [one[point.resource] for one in by_rank if point.resource in one]
-        for name in point.metrics:
-            point.metrics[name] = _mean([(weight, metrics[name]) for weight, metrics in there if name in metrics])
-
-
-def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None:
-    """The states of the single ranks for a checkpoint; None where all are alike.
-
-    Raises:
-        ObjectiveError: ranks trained apart: their parameters, or states of their optimizers, differ.
-        CheckpointError: a state holds a value that cannot be stored.
-    """
-    own = common_digests(tracked), own_state(tracked)
-    told = [_states.decode(data) for data in ranks.gather(msgspec.msgpack.encode(own))]
-    first = told[0][0]
-    for rank, (digests, _) in enumerate(told):
-        if digests.keys() != first.keys():
-            raise ObjectiveError(
-                f"Rank {rank} of {ranks.size} tracks {_listed(digests)}, and rank 0 {_listed(first)}: "
-                "trial.track() must be given the same on all ranks."
-            )
-        if apart := [name for name, digest in digests.items() if digest != first[name]]:
-            raise ObjectiveError(
-                f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {ranks.size} and "
-                f"rank 0: the ranks trained apart. Train trial.data_parallel(model), which averages the gradients, and "
-                "give all ranks the same batch, of which each takes trial.shard()."
-            )
-    return differing([state for _, state in told])
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

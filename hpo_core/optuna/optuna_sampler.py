@@ -38,7 +38,6 @@ from statistics import median
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import (
@@ -51,7 +50,6 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.short_text import listed_and_meant, meant_or_known
-from hpo_core.model.space import parameter_of
 from hpo_core.model.space.search_space import distributions, given_values, seen, suggest
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.samplers.sampler import SamplerContext
@@ -394,32 +392,3 @@ class OptunaSampler:
             system_attrs=attrs,
             intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},
         )
-
-
-class CounterRandomSampler(optuna.samplers.BaseSampler):
-    """Our random sampler for plain Optuna studies: trial ``n`` gets the draws it has in a study of ours.
-
-    >>> study = optuna.create_study(sampler=CounterRandomSampler(seed=1))
-    """
-
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        stream = Stream(self._seed, f"params/{param_name}", trial.number)
-        if isinstance(param_distribution, CategoricalDistribution):
-            return stream.choice(param_distribution.choices)
-        parameter = parameter_of(param_distribution)
-        if parameter is None:
-            raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {param_distribution!r}.")
-        return parameter.draw(stream)

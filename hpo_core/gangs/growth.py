@@ -1,4 +1,4 @@
-"""Gang sizes: the ranks, and so slots, of the next job."""
+"""Ranks, and so slots, of the next job where trials grow into free slots (``gang: auto``)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from hpo_core.model.events import JobGranted
 from hpo_core.search.method import Promote, SearchMethod
-from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import ScalingSpec
 from hpo_core.state import StudyState
+from hpo_core.study.parts import JobSizes
 
 
 def doublings(most: int) -> tuple[int, ...]:
@@ -53,42 +53,7 @@ PILOT = 2
 """Ranks of the first gang, where speed-ups are measured."""
 
 
-class GangSizes:
-    """Ranks of a study's jobs: the same for all.
-
-    Where models hop, a job is one configuration on one slot, whatever the number of workers that its units take
-    (:mod:`hpo_core.hopper.board`).
-    """
-
-    def __init__(self, fixed: int, method: SearchMethod) -> None:
-        self._fixed, self._method = fixed, method
-
-    def next(self, failed: JobGranted | None = None) -> int:
-        """Ranks of the next job. A rerun follows its record; a job that is tried again has as many ranks as before.
-
-        Args:
-            failed: the grant of the job that is tried again; None: it is a new one.
-        """
-        return failed.demand.slots if failed is not None else self._method.recorded_slots() or self._fixed
-
-    def least(self) -> int:
-        return self.next()
-
-    def largest(self, slots: int) -> int:
-        return self._fixed
-
-    def demanded(self, slots: int) -> int:
-        return self.next()
-
-    def grown(self, slots: int) -> int:
-        """Slots of ``slots`` that all running trials could use, if each ended its job now and went on; 0: no more."""
-        return 0
-
-    def words(self) -> str:
-        return f"{self._fixed} ranks a job" if self._fixed > 1 else ""
-
-
-class GrowingGangSizes(GangSizes):
+class GrowingSizes(JobSizes):
     """Ranks where ``gang: auto`` lets trials grow into free slots, by :func:`grown_size`."""
 
     def __init__(self, scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> None:
@@ -150,11 +115,6 @@ class GrowingGangSizes(GangSizes):
             if ranks > 1
         )
         return f"{found}; measured: {times or 'nothing yet'})"
-
-
-def gang_sizes(spec: StudySpec, state: StudyState, method: SearchMethod) -> GangSizes:
-    fixed = spec.job_slots
-    return GrowingGangSizes(spec.scaling, state, method) if fixed is None else GangSizes(fixed, method)
 
 
 def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:

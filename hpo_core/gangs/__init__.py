@@ -1,0 +1,1 @@
+"""Gangs: several processes that train one trial, and trials that grow into free slots."""

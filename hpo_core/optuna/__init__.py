@@ -1,0 +1,1 @@
+"""Optuna both ways: its samplers and objectives here, our trials there."""
