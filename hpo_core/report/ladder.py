@@ -145,7 +145,6 @@ def _ladder_caption(series: Series, shown: int) -> str:
         words = "and at each rung it goes on at once, or is stopped for good."
     opens = any(not band.rung.is_open for band in series.bands.all) or series.study.state.ceilings
     few = f" Of {len(series.trials):,} trials the {shown} that rose furthest are drawn."
-    opens = series.study.state.ceilings or any(not band.rung.is_open for band in series.bands.all)
     return (
         f"Each line is one trial: it rises while it trains, {words} Within a band better results lie higher."
         + (" A band begins when its rung opens: point at the words there to read why." if opens else "")
