@@ -273,7 +273,7 @@ class Result:
         metrics = [metric.name for metric in self.spec.objectives]
         for trial in series.trials:
             losses = [(one.loss, one.resource, one) for one in trial.results if one.loss is not None]
-            best = min((one for one in losses if not one[2].infeasible), default=None, key=lambda one: one[:2])
+            best = min((one for one in losses if not one[2].violation), default=None, key=lambda one: one[:2])
             values = {} if best is None else best[2].metrics
             rows.append(
                 {

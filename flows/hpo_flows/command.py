@@ -49,7 +49,7 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), prefect=prefect)
+    launch(Home(home, journal), spec.study, as_json, spec=spec, file=str(study_file), prefect=prefect)
 
 
 def resume(
@@ -64,7 +64,7 @@ def resume(
     end_at_interrupt()
     from hpo_flows.study_run.launch import launch
 
-    launch(Home(home, journal), name, "resume", as_json, force=force, prefect=prefect)
+    launch(Home(home, journal), name, as_json, force=force, prefect=prefect)
 
 
 def extend(
@@ -80,7 +80,7 @@ def extend(
     end_at_interrupt()
     from hpo_flows.study_run.launch import launch
 
-    launch(Home(home, journal), name, "extend", as_json, force=force, extend=configs, prefect=prefect)
+    launch(Home(home, journal), name, as_json, force=force, extend=configs, prefect=prefect)
 
 
 def rerun(
@@ -115,7 +115,7 @@ def rerun(
     end_at_interrupt()
     from hpo_flows.study_run.launch import launch
 
-    launch(place, new, "rerun", as_json, spec=spec, prefect=prefect)
+    launch(place, new, as_json, spec=spec, prefect=prefect)
 
 
 def deploy(

@@ -59,27 +59,12 @@ class Pace:
         self._jobs = study.state.completed_jobs
         self._last: tuple[int, float] = (0, 0.0)
         """Units done at the last result, and the seconds until then."""
-        self._known: tuple[float, float | None] = (-1.0, None)
 
     def elapsed(self) -> float:
         return time.monotonic() - self._started
 
     def eta(self) -> float | None:
         """Seconds to the end: of the plan, or of a stop rule that is due before it; None while nothing is known."""
-        now = time.monotonic()
-        if now - self._known[0] >= REDRAW_SECONDS or self._known[1] is None:
-            self._known = (now, self._eta())
-        return self._known[1]
-
-    def eta_words(self) -> str:
-        """``, ETA 5 s``; empty while nothing is known. An estimate has no milliseconds."""
-        left = self.eta()
-        if left is None:
-            return ""
-        soon = left < 0.5 and not self._study.at_rest
-        return f", ETA {'under 1 s' if soon else duration(float(round(left)))}"
-
-    def _eta(self) -> float | None:
         study = self._study
         left = [study.rules.seconds_left(time.time()) if study.state.halted is None else None]
         done, elapsed = study.state.resource_used - self._units, self.elapsed()
@@ -93,6 +78,14 @@ class Pace:
             expected = units * self._last[1] / max(done, 1) - since
             left.append(expected if expected > 0 else None)
         return min((seconds for seconds in left if seconds is not None), default=None)
+
+    def eta_words(self) -> str:
+        """``, ETA 5 s``; empty while nothing is known. An estimate has no milliseconds."""
+        left = self.eta()
+        if left is None:
+            return ""
+        soon = left < 0.5 and not self._study.at_rest
+        return f", ETA {'under 1 s' if soon else duration(float(round(left)))}"
 
 
 def standing(study: Study, pace: Pace) -> str:
@@ -208,7 +201,7 @@ class PlainLines:
         self._unwritten = None
 
     def _once(self, line: str) -> str:
-        """The line without messages that were written before."""
+        # The line without messages that were written before.
         for pattern, trial in self._told.items():
             line = re.sub(pattern, f"that of trial {trial}", line)
         return line

@@ -366,7 +366,7 @@ def _how_to_go_on(session: Session) -> str:
 
 
 def _home_named(session: Session) -> str:
-    """Folder of a session's home, where that has to be named; else empty."""
+    # Folder of a session's home, where that has to be named; else empty.
     return "" if session.home.is_default else str(session.home.folder)
 
 

@@ -213,8 +213,10 @@ def _tried(uri: str, action: Callable[[Any, str], _T], retry_seconds: float) -> 
     while True:
         filesystem = None
         try:
-            filesystem, path = _resolve(uri)
-            return action(filesystem, path)
+            from fsspec.core import url_to_fs
+
+            filesystem, path = url_to_fs(uri)
+            return action(filesystem, str(path))
         except _PERMANENT:
             raise
         except Exception as error:
@@ -314,13 +316,6 @@ def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
         return [head + "/".join(name.rsplit("/", 2)[1:]) for name in _tried(pattern, once, _BRIEFLY)]
     except Exception:
         return []
-
-
-def _resolve(uri: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
-
-    filesystem, path = url_to_fs(uri)
-    return filesystem, str(path)
 
 
 def _root_of(path: str) -> str:

@@ -245,7 +245,7 @@ class Loop:
             self.study.journal.renew(self.study.name, self.study.epoch)
 
     def _tell(self, most: float) -> int:
-        """Tell the study of the reports that are here, until the next poll is due; returns how many."""
+        # Tell the study of the reports that are here, until the next poll is due; returns how many.
         count, asks = 0, self.study.spec.asks_at_rungs
         reports = self._inbox.reports
         while reports and count < most:

@@ -295,11 +295,8 @@ class VirtualExecutor:
         return self._seconds(job)
 
     def _begin(self, attempt: VirtualAttempt, slot: Slot, seconds: float) -> None:
-        self._end_at(attempt, self.clock.now + seconds)
-
-    def _end_at(self, attempt: VirtualAttempt, time: float) -> None:
-        attempt.end = time
-        self._push(time, END, attempt)
+        attempt.end = self.clock.now + seconds
+        self._push(attempt.end, END, attempt)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         for key in attempts:

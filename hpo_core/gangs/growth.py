@@ -70,8 +70,10 @@ class GrowingSizes(JobSizes):
         room = state.capacity - state.slots_in_use
         if room < 2:
             return 1
-        sizes = sizes_up_to(self.largest(state.capacity), self._scaling)
-        return grown_size(room, jobs_waiting(state, method, room), sizes)
+        largest, speedups = self.largest(state.capacity), self._scaling.speedups
+        sizes = tuple(size for size in (1, *sorted(speedups)) if size <= largest) if speedups else doublings(largest)
+        again = len(state.waiting)
+        return grown_size(room, again + method.grantable(max(0, room - again)), sizes)
 
     def least(self) -> int:
         return 1
@@ -123,17 +125,6 @@ def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
     """
     part = room // max(1, waiting)
     return max((size for size in sizes if size <= part), default=1)
-
-
-def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
-    again = len(state.waiting)
-    return again + method.grantable(max(0, most - again))
-
-
-def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
-    if scaling.speedups:
-        return tuple(size for size in (1, *sorted(scaling.speedups)) if size <= largest)
-    return doublings(largest)
 
 
 def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:

@@ -114,14 +114,11 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def _set_environment(place: RankPlace, gpus: int) -> None:
-    """Variables that Lightning, Accelerate and torch itself read.
-
-    They take the local rank for the number of a GPU. So ranks that see one GPU each, their own, are told that each is
-    alone on a node.
-
-    Args:
-        gpus: that this process sees.
-    """
+    # Variables that Lightning, Accelerate and torch itself read.
+    # They take the local rank for the number of a GPU. So ranks that see one GPU each, their own, are told that each is
+    # alone on a node.
+    # Args:
+    #     gpus: that this process sees.
     local = min(place.local_size, gpus or place.local_size)
     os.environ |= {
         "RANK": str(place.rank),

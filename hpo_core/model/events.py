@@ -245,10 +245,6 @@ class JobCompleted(_JobFact, frozen=True, omit_defaults=True):
     visits: VisitsField = msgspec.UNSET
     """Where models hop: which partition the trial saw where and when, in that order; a rerun follows it."""
 
-    @property
-    def infeasible(self) -> bool:
-        return self.violation > 0
-
 
 CONTROLLER_GONE = "the controller that ran this attempt is gone"
 """Message of attempts that ended with their controller: it was interrupted, or killed."""

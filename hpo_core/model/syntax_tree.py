@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import threading
-from typing import Literal, overload
 
 _lock = threading.RLock()
 """CPython 3.11 and 3.12 count the depth of a tree for all threads together: where two of them make one at once, either
@@ -13,15 +12,11 @@ and know no lock of ours; then it is done again."""
 _TIMES = 100
 
 
-@overload
-def syntax_tree(text: str | bytes, file: str = ..., mode: Literal["exec"] = ...) -> ast.Module: ...
-@overload
-def syntax_tree(text: str | bytes, file: str, mode: Literal["eval"]) -> ast.Expression: ...
-def syntax_tree(text: str | bytes, file: str = "<unknown>", mode: str = "exec") -> ast.AST:
+def syntax_tree(text: str | bytes, file: str = "<unknown>") -> ast.Module:
     with _lock:
         for left in reversed(range(_TIMES)):
             try:
-                return ast.parse(text, file, mode)
+                return ast.parse(text, file)
             except SystemError:
                 if not left:
                     raise

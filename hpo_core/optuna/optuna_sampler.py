@@ -304,14 +304,9 @@ class OptunaSampler:
         elif isinstance(event, AttemptFailed):
             self._last_failure[event.trial] = event.outcome
         elif isinstance(event, TrialAbandoned) and event.trial not in self._values:
-            self._show_abandoned(event.trial)
-
-    def _show_abandoned(self, number: int) -> None:
-        # Show an abandoned trial as infeasible if it ran out of memory (do not look there); else as failed.
-        if self._last_failure.get(number) is not Outcome.OUT_OF_MEMORY or self._several:
-            self._show(number, TrialState.FAIL)
-            return
-        self._show(number, TrialState.PRUNED, infeasible=True)
+            # as infeasible if it ran out of memory (do not look there); else as failed
+            no_memory = self._last_failure.get(event.trial) is Outcome.OUT_OF_MEMORY and not self._several
+            self._show(event.trial, TrialState.PRUNED if no_memory else TrialState.FAIL, infeasible=no_memory)
 
     def _remember(self, event: TrialCreated) -> None:
         # Replay: show the sampler what it once answered.

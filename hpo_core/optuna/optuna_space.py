@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -233,7 +233,7 @@ class _DryCalls:
         calls = [call.values for call in self.calls]
         present = [call for call in calls if name in call]
         for other, asked in self.space.items():
-            if other == name or not all(other in _suggested_before(name, call) for call in present):
+            if other == name or not all(other in itertools.takewhile(name.__ne__, call) for call in present):
                 continue
             wanted = {scalar_key(call[other]) for call in present}
             values = list(values_of(asked))
@@ -259,7 +259,3 @@ _NAMED = 8
 
 def _name_list(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-
-
-def _suggested_before(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(itertools.takewhile(lambda item: item[0] != name, params.items()))

@@ -38,11 +38,6 @@ CONSTRAINTS = "constraints"
 """System attribute that every version of Optuna reads."""
 
 
-def directions_of(spec: StudySpec) -> list[StudyDirection]:
-    modes = [metric.mode for metric in spec.objectives]
-    return [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
-
-
 class OptunaTrials:
     """A study's trials as Optuna shows them, followed entry by entry.
 
@@ -95,15 +90,16 @@ class OptunaTrials:
         values = None if last is None else self._values(last)
         if values is not None and (state is TrialState.FAIL or math.isnan(values[0])):
             values = None
-        constraints = self._constraints(last)
+        constraints, began = self._constraints(last), self._began[number]
+        completed = datetime.fromtimestamp(max(self._ended.get(number, 0.0), began))
         return FrozenTrial(
             number=number,
             trial_id=number,
             state=state,
             value=None,
             values=values if state.is_finished() else None,
-            datetime_start=datetime.fromtimestamp(self._began[number]),
-            datetime_complete=self._complete_at(number, state),
+            datetime_start=datetime.fromtimestamp(began),
+            datetime_complete=completed if state.is_finished() else None,
             params=params,
             distributions=distributions,
             user_attrs=self._attributes(record, others),
@@ -133,11 +129,6 @@ class OptunaTrials:
         if result is None or result.loss is None or not self._spec.constraints:
             return None
         return [result.metrics[name] for name in self._spec.constraints]
-
-    def _complete_at(self, number: int, state: TrialState) -> datetime | None:
-        if not state.is_finished():
-            return None
-        return datetime.fromtimestamp(max(self._ended.get(number, 0.0), self._began[number]))
 
     def _add_curve(self, number: int, report: Report | None, target: int) -> None:
         if report is None or report.trial != number:
@@ -201,7 +192,8 @@ def copy_to_optuna(entries: Iterable[Entry], storage: Any, name: str, *, ended: 
         trials.add(entry)
     if trials is None or state.spec is None:
         raise JournalError(f"Study {name!r}: its journal holds no entry.")
-    directions = directions_of(state.spec)
+    modes = [metric.mode for metric in state.spec.objectives]
+    directions = [StudyDirection.MAXIMIZE if mode == "max" else StudyDirection.MINIMIZE for mode in modes]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what is experimental, and of ranges whose end is on no step
         verbosity = optuna.logging.get_verbosity()

@@ -252,13 +252,12 @@ class Estimates:
         # Expected seconds of an attempt: start-up and units; the mean of all keys where nothing else is known.
         startup, unit = figures.startup_seconds, figures.unit_seconds
         if startup is None or unit is None:
-            startup, unit = self._mean_seconds(device.architecture)
+            keys = self._known.get(device.architecture, {}).values()
+            found = [known.figures for known in keys if known.measurements]
+            startup, unit = (
+                math.fsum(getattr(one, name) or 0.0 for one in found) / max(len(found), 1) for name in _SECONDS
+            )
         return startup + units * unit
-
-    def _mean_seconds(self, architecture: str) -> tuple[float, float]:
-        found = [known.figures for known in self._known.get(architecture, {}).values() if known.measurements]
-        startup, unit = (math.fsum(getattr(one, name) or 0.0 for one in found) for name in _SECONDS)
-        return startup / max(len(found), 1), unit / max(len(found), 1)
 
     def learn(
         self,

@@ -227,10 +227,8 @@ def _by_device(room: Room, prices: Prices) -> list[Assignment]:
 
 
 def _the_same(subset: list[Candidate], order: list[int], needs: Sequence[Demand | None]) -> list[Candidate]:
-    """Other jobs that need what those of ``subset`` need; empty where there are not enough of them.
-
-    What is best for one device is best for the next one like it; so many free devices cost little more than one.
-    """
+    # Other jobs that need what those of ``subset`` need; empty where there are not enough of them.
+    # What is best for one device is best for the next one like it; so many free devices cost little more than one.
     wanted = Counter((need.slots, need.compute, need.memory, need.cores) for _, need in subset)
     found: list[Candidate] = []
     for job in order:

@@ -26,14 +26,6 @@ class PackingPolicy(Protocol):
         ...
 
 
-def by_run_time(jobs: Sequence[WaitingJob]) -> list[int]:
-    """Places of the jobs by decreasing expected run time; the older first among equals.
-
-    "Decreasing" is by expected completion time, not by size (Section IV-B, first-fit-decreasing).
-    """
-    return sorted(range(len(jobs)), key=lambda place: -jobs[place].seconds)
-
-
 class _JobByJob(ABC):
     """Each job in turn goes to the device that a rule names, as long as one has room.
 
@@ -47,7 +39,9 @@ class _JobByJob(ABC):
     def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
         room = room.copy()
         chosen = []
-        for job in by_run_time(jobs) if self.decreasing else range(len(jobs)):
+        # "decreasing" is by expected completion time, not by size (Section IV-B); the older first among equals
+        order = sorted(range(len(jobs)), key=lambda place: -jobs[place].seconds if self.decreasing else 0.0)
+        for job in order:
             demand = jobs[job].demand
             if (place := self._place(demand, room)) is not None:
                 room.take(demand[room.devices[place].architecture], place)

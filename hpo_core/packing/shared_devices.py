@@ -61,7 +61,9 @@ class WithReservations:
             last: so many jobs at the end of ``jobs`` get what the others leave.
         """
         room = room.copy()
-        self._forget_all_but(jobs)
+        waiting = {job.key for job in jobs}
+        self._overtaken = {key: count for key, count in self._overtaken.items() if key in waiting}
+        self.reserved = {key: name for key, name in self.reserved.items() if key in waiting}
         chosen = self._place_or_reserve(jobs, room)
         begun = {job for job, _ in chosen}
         for some in (range(len(jobs) - last), range(len(jobs) - last, len(jobs))):
@@ -72,11 +74,6 @@ class WithReservations:
                 chosen.append((rest[number], place))
         self._count_overtaken(jobs, {job for job, _ in chosen})
         return chosen
-
-    def _forget_all_but(self, jobs: Sequence[WaitingJob]) -> None:
-        waiting = {job.key for job in jobs}
-        self._overtaken = {key: count for key, count in self._overtaken.items() if key in waiting}
-        self.reserved = {key: name for key, name in self.reserved.items() if key in waiting}
 
     def _place_or_reserve(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
         # Begins starving jobs that fit now; for the others keeps, in `room`, what their devices have for them.
@@ -282,10 +279,8 @@ class SharedDevices(Placer):
         return Placed(placements, refused)
 
     def _try_on_what_is_free(self, jobs: Sequence[Job], now: float | None) -> list[Placement]:
-        """A device whose memory others use is given whole to one job that is estimated to need more than is left.
-
-        Not to one that is known to need more: it waits.
-        """
+        # A device whose memory others use is given whole to one job that is estimated to need more than is left.
+        # Not to one that is known to need more: it waits.
         placements: list[Placement] = []
         busy = {held.slot.name for held in self.room.held.values()} | set(self._policy.reserved.values())
         for place, device in enumerate(self.room.empty.devices):

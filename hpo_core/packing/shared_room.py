@@ -343,11 +343,9 @@ class AttemptJudge:
         return report
 
     def _uncontended(self, held: HeldJob, usage: Usage) -> Usage:
-        """Estimate of an attempt's use without waiting for others.
-
-        Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next ones
-        would be placed by it: still more of them, each of which gets still less.
-        """
+        # Estimate of an attempt's use without waiting for others.
+        # Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next
+        # ones would be placed by it: still more of them, each of which gets still less.
         device = self._room.whole.get(held.slot.name)
         if device is None or held.portion.alone or held.is_guess:
             return usage

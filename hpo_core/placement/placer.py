@@ -96,10 +96,6 @@ class Reservation:
     def admits(self, slots: int, *, end: float) -> bool:
         return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
 
-    def admit(self, slots: int, *, end: float) -> None:
-        if end > self.begins:
-            self.spare -= slots
-
 
 class Placer:
     """Gives waiting jobs slots, and knows which are free. It never waits or draws; it is told the time.
@@ -224,8 +220,8 @@ class Placer:
                     self._free = sorted({*self._free}.difference(slot.ranks))
                 self._held[job.key] = slot, job, now
                 placements.append((job, slot))
-                if reserved is not None:
-                    reserved.admit(slots, end=end)
+                if reserved is not None and end > reserved.begins:
+                    reserved.spare -= slots
         return placements
 
     def _end(self, job: Job, began: float) -> float:

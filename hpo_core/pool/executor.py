@@ -179,7 +179,8 @@ class PooledExecutor:
         if not seat.is_due(now, len(self._usable)):
             return
         with self._lock:
-            has_row = seat.exchange(now, self._usable, _names_of(self._running.values()))
+            names = dict.fromkeys(name for each in self._running.values() for name in each.names)
+            has_row = seat.exchange(now, self._usable, list(names))
         if has_row:
             self._start_waiting()
             if allowed := len(seat.open(now)):
@@ -232,10 +233,6 @@ class PooledExecutor:
             with self._lock:
                 self._running.pop(number, None)
             raise
-
-
-def _names_of(submitted: Iterable[Submitted]) -> list[str]:
-    return list(dict.fromkeys(name for each in submitted for name in each.names))
 
 
 def sharing(parts: RunParts) -> None:

@@ -105,7 +105,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
             # instead the recorded event is applied where it equals the decided one, which is the same thing.
             recorded = iter(entry.events)
-            study.count_time(entry.stimulus, entry.time)
+            study.rules.count_time(entry.stimulus, entry.time)
             for event in study.decide(entry.stimulus):
                 decided.append(event)
                 fact = next(recorded, None)

@@ -114,7 +114,7 @@ def _past(
             proposed = numbers.get((age, trial.number))
             chance = draws.uniform() < DECAY ** (age + 1)
             if (chance or proposed is not None) and trial.parent is None:
-                feasible = [result for result in trial.results if not result.infeasible]
+                feasible = [result for result in trial.results if not result.violation]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
                 kept.append(EarlierResult(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ

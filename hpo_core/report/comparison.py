@@ -113,15 +113,11 @@ def incumbents(
         return None
     divisor, across = time_axis(last) if along is None else (1.0, axis(along) | LOG)
     data: list[Trace] = []
-    for (name, tracks), color in zip(groups, series_colors(len(groups)), strict=True):
+    for place, (name, tracks) in enumerate(groups):
         drawn = band(tracks, sign)
-        data += band_lines(name, color, drawn, several=len(tracks) > 1, divisor=divisor)
+        data += band_lines(name, SERIES[place % len(SERIES)], drawn, several=len(tracks) > 1, divisor=divisor)
     up: dict[str, Any] = scale(values, maximize=maximize).axis(metric)
     return Figure(key, title, caption, data, layout(430, xaxis=across, yaxis=up))
-
-
-def series_colors(count: int) -> list[str]:
-    return [SERIES[place % len(SERIES)] for place in range(count)]
 
 
 _ASIDE = ("study", "seed", "tracking", "prefect")

@@ -56,7 +56,7 @@ def search_picture(study: Study) -> str | None:
     step, lowest = -(-len(results) // MOST_DOTS), float("inf")
     for place, (one, value) in enumerate(results):
         x, y = across(place), height(known.place(value))
-        if one.loss is not None and one.loss < lowest and not one.infeasible:
+        if one.loss is not None and one.loss < lowest and not one.violation:
             places.append(f"{'H' if places else 'M'}{x}{'V' if places else ','}{y}")
             lowest = one.loss
         if (one.trial, one.resource) == (winner.trial, winner.resource):

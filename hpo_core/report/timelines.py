@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 from hpo_core.model.devices.inventory import memory_words
 from hpo_core.model.partition_file import natural_order
@@ -75,15 +75,15 @@ def jobs_over_time(series: Series) -> Figure | None:
     one = "model" if spec.room_word == "worker" else "gang" if all(span.slots > 1 for span in series.spans) else "job"
     together = not uses and (gangs or one == "model")  # one job takes many workers, at once or one after the other
     divisor, across = time_axis(series.wall)
-    lanes = _row_of_each(
-        series.spans, lambda span: one if together else span.shared.device if span.shared else span.worker
+    drawn, owners = _attempts(
+        series, lambda span: one if together else span.shared.device if span.shared else span.worker, divisor
     )
-    workers = {} if together else {owner: text(worker_name(owner), 24) or "no worker named" for owner in lanes.owners}
+    workers = {} if together else {owner: text(worker_name(owner), 24) or "no worker named" for owner in owners}
     if "" in workers and any(span.outcome is None for span in series.spans):
         workers[""] = "running"  # its report will say where
-    left, lines = _lane_axis(lanes.owners, workers)
+    left, lines = _lane_axis(owners, workers)
     if together or len(workers) > LANES_NAMED:
-        count = plural(len(lanes.owners), one) if together else plural(len(workers), "device" if uses else "worker")
+        count = plural(len(owners), one) if together else plural(len(workers), "device" if uses else "worker")
         left |= {"showticklabels": False, "title": {"text": count, "font": {"size": 13}}}
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
@@ -95,18 +95,16 @@ def jobs_over_time(series: Series) -> Figure | None:
     elif share is not None and spec.room_word == "slot" and not spec.pool_name:  # in a pool, others use slots too
         title += f": workers busy {percent(share)} of the time"
     caption = f"{words}{few}{cut}"
-    height = 150 + round(min(900, 30 * len(lanes.owners)))
+    height = 150 + round(min(900, 30 * len(owners)))
     shape = layout(height, barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
-    return Figure("jobs", title, caption, _attempts(series, lanes, divisor), shape)
+    return Figure("jobs", title, caption, drawn, shape)
 
 
 def _lane_axis(owners: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The axis of rows, with one label in the middle of each owner's rows, and lines between owners of several.
-
-    Args:
-        owners: by row, those of one owner beside each other.
-        names: label of each owner.
-    """
+    # The axis of rows, with one label in the middle of each owner's rows, and lines between owners of several.
+    # Args:
+    #     owners: by row, those of one owner beside each other.
+    #     names: label of each owner.
     rows: dict[str, list[int]] = {}
     for row, owner in enumerate(owners):
         rows.setdefault(owner, []).append(row)
@@ -125,19 +123,13 @@ def _lane_axis(owners: Sequence[str], names: Mapping[str, str]) -> tuple[dict[st
     return left, lines
 
 
-class _Rows(NamedTuple):
-    """Attempts in rows: those that overlap are in different ones."""
-
-    row_of: list[tuple[int, Span]]
-    owners: list[str]
-    """By row: name of its worker or device, which has several rows if it runs several attempts at once."""
-
-
-def _row_of_each(spans: Iterable[Span], owner_of: Callable[[Span], str]) -> _Rows:
+def _attempts(series: Series, owner_of: Callable[[Span], str], divisor: float) -> tuple[list[Trace], list[str]]:
+    # Attempts as bars in rows, and the owner of each row.
+    # Attempts that overlap are in different rows: a worker or device has several if it runs several attempts at once.
     free: dict[str, list[tuple[float, int]]] = {}
     owners: list[str] = []
     rows: list[tuple[int, Span]] = []
-    for span in sorted(spans, key=lambda s: (s.start, s.end)):
+    for span in sorted(series.spans, key=lambda s: (s.start, s.end)):
         own = free.setdefault(owner_of(span), [])
         at = next((i for i, (end, _) in enumerate(own) if end <= span.start + 1e-6), None)
         if at is None:
@@ -148,11 +140,7 @@ def _row_of_each(spans: Iterable[Span], owner_of: Callable[[Span], str]) -> _Row
         rows.append((own[at][1], span))
     order = sorted(range(len(owners)), key=lambda row: (owners[row] == "", owners[row], row))
     moved = {row: place for place, row in enumerate(order)}
-    return _Rows([(moved[row], span) for row, span in rows], [owners[row] for row in order])
-
-
-def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
-    shown = sorted(rows.row_of, key=lambda item: item[1].start - item[1].end)[:BARS]
+    shown = sorted(rows, key=lambda item: item[1].start - item[1].end)[:BARS]
     levels = len(series.levels)
     groups: dict[tuple[int, str, str], list[tuple[float, float, float, str]]] = {}
     for row, span in shown:
@@ -172,26 +160,23 @@ def _attempts(series: Series, rows: _Rows, divisor: float) -> list[Trace]:
             rank, name, color = level - levels, f"to {span.target:,}", level_color(level, levels)
         else:
             rank, color = list(COLORS).index(name), COLORS[name]
-        groups.setdefault((rank, name, color), []).append((row, span.start / divisor, span.end / divisor, words))
+        groups.setdefault((rank, name, color), []).append((moved[row], span.start / divisor, span.end / divisor, words))
     line = {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}
-    return [
+    drawn = [
         bars(name, group, color, showlegend=rank >= 0 or levels <= LISTED, marker={"color": color, "line": line})
         for (rank, name, color), group in sorted(groups.items())
     ]
+    return drawn, [owners[row] for row in order]
 
 
 UNITS = 3_000
 """Units drawn, the latest ones."""
 
 
-def units_of(series: Series) -> list[HopUnit]:
-    """The units behind all results; times are active ones."""
-    return hop_units(series.study.spec, series.study.state, clock=series.active)
-
-
 def hop_figure(series: Series) -> Figure | None:
     """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
-    units, names = units_of(series), [file.name for file in series.study.spec.partitions]
+    names = [file.name for file in series.study.spec.partitions]
+    units = hop_units(series.study.spec, series.study.state, clock=series.active)
     moved = moved_bytes(units)
     if moved is None or not names:
         return None

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from hpo_core.checkpoints.storage import log_path
 from hpo_core.report.curves import thinned_curve
 from hpo_core.report.style import scale, text
-from hpo_core.state import TrialRecord
 from hpo_core.views.device_use import Span
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration
@@ -57,7 +55,24 @@ def embedded_trials(series: Series) -> dict[str, Any] | None:
     for span in series.spans:
         attempts[span.trial].append(span)
     measured = any(span.usage is not None for span in series.spans)
-    rows = [_cells(series, trial, attempts[trial.number], measured=measured) for trial in series.trials]
+    rows: list[dict[str, Any]] = []
+    for trial in series.trials:
+        own, at = attempts[trial.number], series.bests.get(trial.number)
+        cells: dict[str, Any] = {"trial": trial.number, "state": trial_state(series.study, trial)}
+        if series.brackets:
+            cells["bracket"] = trial.bracket
+        best_value = None if at is None else series.study.metric_value(series.best_loss(trial))
+        cells |= {f"best {series.metric}": _plain(best_value), "at": None if at is None else at.resource}
+        last = trial.results[-1].metrics if trial.results else {}
+        cells |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
+        seconds = round(math.fsum(span.end - span.start for span in own), 1)
+        cells |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
+        if measured:  # the largest memory, the others of the latest attempt
+            usages = [span.usage for span in own if span.usage is not None]
+            cells["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
+            cells["cores"] = usages[-1].cores if usages else None
+            cells["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
+        rows.append(cells)
     drawn = scale((v for c in series.curves.values() for v in c.values()), maximize=series.maximize)
     axis = drawn.axis(text(series.metric))
     return {
@@ -74,26 +89,6 @@ def embedded_trials(series: Series) -> dict[str, Any] | None:
         "axis": {key: axis[key] for key in ("title", "type", "tickvals", "ticktext") if key in axis},
         "details": _details(series, attempts),
     }
-
-
-def _cells(series: Series, trial: TrialRecord, attempts: Sequence[Span], *, measured: bool) -> dict[str, Any]:
-    study, spec = series.study, series.study.spec
-    loss, at = series.best_loss(trial), series.bests.get(trial.number)
-    found: dict[str, Any] = {"trial": trial.number, "state": trial_state(study, trial)}
-    if series.brackets:
-        found["bracket"] = trial.bracket
-    found[f"best {series.metric}"] = None if at is None else _plain(study.metric_value(loss))
-    found["at"] = None if at is None else at.resource
-    last = trial.results[-1].metrics if trial.results else {}
-    found |= {metric.name: _plain(last.get(metric.name)) for metric in spec.objectives[1:]}
-    seconds = round(math.fsum(span.end - span.start for span in attempts), 1)
-    found |= {"trained for": trial.resource, "attempts": trial.attempts, "seconds": seconds}
-    if measured:  # the largest memory, the others of the latest attempt
-        usages = [span.usage for span in attempts if span.usage is not None]
-        found["memory MB"] = round(max(usage.memory for usage in usages) / 1e6, 1) if usages else None
-        found["cores"] = usages[-1].cores if usages else None
-        found["seconds per unit"] = usages[-1].unit_seconds or None if usages else None
-    return found
 
 
 def _plain(value: Any) -> Any:

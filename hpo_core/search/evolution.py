@@ -61,10 +61,6 @@ def by_dominance(one: Fitness, other: Fitness) -> int:
     return (worse > better) - (better > worse)
 
 
-def has_gaps(fitness: Fitness) -> bool:
-    return fitness is not None and any(map(math.isnan, fitness))
-
-
 def ranked(fitness: Mapping[int, Compared], compare: Callable[[Compared, Compared], int]) -> list[int]:
     """Trials by how many of the others are fitter, the lower number first between equals.
 
@@ -216,7 +212,7 @@ class Parents:
 
     def _ranked(self, trials: Iterable[int]) -> list[int]:
         found = list(trials)
-        unordered = any(has_gaps(self._sessions[number].fitness) for number in found)
+        unordered = any(math.isnan(loss) for number in found for loss in self._sessions[number].fitness or ())
         if unordered or self._pareto:
             return ranked({number: number for number in found}, self._compare_trials)
         return sorted(found, key=cmp_to_key(self._order))

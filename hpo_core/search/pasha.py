@@ -235,7 +235,7 @@ class Pasha(Asha):
 
     def _completed(self, event: JobCompleted) -> None:
         trial, below = event.trial, self._losses[event.trial]
-        loss = math.inf if event.loss is None or event.infeasible else event.loss  # infeasible: all alike, and last
+        loss = math.inf if event.loss is None or event.violation else event.loss  # infeasible: all alike, and last
         if event.rung == self.ladder.ceiling:
             level = self.ladder.rungs[event.rung].level
             self._tolerance.add(self._curves[trial] + event.curve, level, loss)

@@ -92,14 +92,10 @@ class PbtSearch(SearchSettings):
     def max_resource(self) -> int:
         return self.generations * self.steps_per_generation
 
-    @property
-    def resample_probability(self) -> float:
-        if self.resample is None:
-            return 0.25 if self.selection == "truncation" else 0.0  # ASHA, A.3
-        return self.resample
-
     def explorer(self, space: SearchSpace, seed: int) -> Explorer:
-        return Explorer(space, seed, factors=self.perturb, resample=self.resample_probability, static=self.static)
+        usual = 0.25 if self.selection == "truncation" else 0.0  # ASHA, A.3
+        resample = usual if self.resample is None else self.resample
+        return Explorer(space, seed, factors=self.perturb, resample=resample, static=self.static)
 
     def check_space(self, space: SearchSpace, seed: int) -> None:
         if unknown := [name for name in self.static if name not in space.parameters]:
@@ -254,11 +250,6 @@ class Pbt(SearchMethod):
             initiator, opponent, parent, member=own.member, generation=generation, target=target, params=params
         )
 
-    def _rule_out(self) -> None:
-        while not self._pending[self._oldest]:
-            self._oldest += 1
-        self.ruled_out += self._parents.drop_below(self._oldest + 1 - OPPONENTS_FROM)
-
     def early_stopping(self) -> list[int]:
         behind = self.settings.stragglers
         if behind is None or not self.sessions:
@@ -308,7 +299,9 @@ class Pbt(SearchMethod):
             assert heapq.heappop(heap) == event.initiator
             if not heap:
                 del self._waiting[initiator.generation]
-            self._rule_out()
+            while not self._pending[self._oldest]:
+                self._oldest += 1
+            self.ruled_out += self._parents.drop_below(self._oldest + 1 - OPPONENTS_FROM)
         elif type(event) is StudyExtended:
             self.total += event.configs
 

@@ -138,16 +138,6 @@ def add_secrets_of(value: str) -> None:
     _added_secrets.update(_secrets_in("", value))
 
 
-def known_secrets(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """All secret values that this process knows.
-
-    Args:
-        environment: variables to search; default: this process's.
-    """
-    found = os.environ if environment is None else environment
-    return _known(tuple(found.items()), frozenset(_added_secrets))
-
-
 def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
     """The text with all secrets replaced by ``***``.
 
@@ -156,7 +146,8 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
     """
     if not text:
         return text
-    pattern = _pattern(known_secrets(environment))
+    variables = os.environ if environment is None else environment
+    pattern = _pattern(_known(tuple(variables.items()), frozenset(_added_secrets)))
     return without_urls_credentials(text if pattern is None else pattern.sub(MASK, text))
 
 

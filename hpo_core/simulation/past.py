@@ -71,9 +71,6 @@ class PastCurve:
     def last(self) -> int:
         return self.resources[-1] if self.resources else 0
 
-    def covers(self, resource: int) -> bool:
-        return bool(self.resources) and self.first <= resource <= self.last
-
     def at(self, resource: int, name: str) -> float:
         """A metric at a resource: straight lines between the points, before and beyond them as at the nearest."""
         resource = min(max(resource, self.first), self.last)
@@ -302,7 +299,7 @@ class PastCurves:
         if trial.failed is not None and job.target > trial.trained:
             return trial.failed
         curve = self._curves[self._row(job.trial)]
-        self.guessed += not curve.covers(job.target)
+        self.guessed += not (curve.resources and curve.first <= job.target <= curve.last)
         return {name: curve.at(job.target, name) for name, _ in self._metrics}
 
     def curve(self, job: Job) -> list[Point]:

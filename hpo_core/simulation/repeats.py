@@ -59,7 +59,7 @@ class RunFigures:
             self.full += 1
             if self.first_full is None:
                 self.first_full = time
-        if event.loss is not None and not event.infeasible:
+        if event.loss is not None and not event.violation:
             self._bests.take(event)
         best = self._bests.incumbent
         if best is not None and (not self.steps or best.loss != self.steps[-1][1]):

@@ -169,7 +169,7 @@ def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
         add(f"first trial at {top}", "seconds_to_first_at_max", duration)
         add(f"trials at {top}", "trials_at_max", _whole, "–")
-    add("utilization", "utilization", _percent)
+    add("utilization", "utilization", lambda share: f"{100 * share:.0f} %")
     add("worker-hours", "worker_seconds", _hours)
     add("trials", "trials", _whole)
     add("jobs", "jobs", _whole)
@@ -179,10 +179,6 @@ def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
         add("worker-hours lost", "lost_worker_seconds", _hours)
     add(f"best {metric}", "best_loss", lambda loss: number(loss * sign), "none")
     return rows
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def _whole(value: float) -> str:

@@ -127,7 +127,22 @@ class StudyState:
                     self.speeds.has_gangs = True
                 self.resource_running += event.target - trial.resource
             case JobCompleted():
-                self._job_completed(event)
+                trial = self.trials[event.trial]
+                self.losses.ended(event.trial)
+                self.losses.forget(event.trial)
+                if self.speeds is not None:
+                    self.speeds.measure(event, self.running[event.trial])
+                self.resource_used += self._no_longer_runs(trial, event.resource)
+                trial.failures = ()
+                trial.results += (event,)
+                self.completed_jobs += 1
+                self.has_worked = True
+                self.finite_results += event.loss is not None or bool(event.losses)
+                if event.loss is not None and event.violation:
+                    self.infeasible_results += 1
+                elif event.loss is not None:
+                    self.best_of_all.take(event)
+                    self.best_of_highest_rung.take(event)
             case TrialCreated():
                 if event.queued:
                     self.queue.popleft()
@@ -215,25 +230,6 @@ class StudyState:
         trial.running = False
         self.resource_running -= units
         return units
-
-    def _job_completed(self, event: JobCompleted) -> None:
-        trial, loss = self.trials[event.trial], event.loss
-        self.losses.ended(event.trial)
-        self.losses.forget(event.trial)
-        if self.speeds is not None:
-            self.speeds.measure(event, self.running[event.trial])
-        units = self._no_longer_runs(trial, event.resource)
-        trial.failures = ()
-        self.resource_used += units
-        trial.results += (event,)
-        self.completed_jobs += 1
-        self.has_worked = True
-        self.finite_results += loss is not None or bool(event.losses)
-        if loss is not None and event.infeasible:
-            self.infeasible_results += 1
-        elif loss is not None:
-            self.best_of_all.take(event)
-            self.best_of_highest_rung.take(event)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
         """Return where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
@@ -324,13 +320,13 @@ class StudyState:
         assert self.completed_jobs == sum(len(t.results) for t in self.trials)
         found = [result for trial in self.trials for result in trial.results]
         assert self.finite_results == sum(result.loss is not None or bool(result.losses) for result in found)
-        assert self.infeasible_results == sum(r.infeasible for t in self.trials for r in t.results)
+        assert self.infeasible_results == sum(r.violation > 0 for t in self.trials for r in t.results)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
         ranked = [
             result
             for trial in self.trials
             for result in trial.results
-            if result.loss is not None and not result.infeasible
+            if result.loss is not None and not result.violation
         ]
         self.best_of_all.check(ranked)
         self.best_of_highest_rung.check(ranked)

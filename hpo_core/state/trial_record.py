@@ -62,7 +62,7 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def infeasible(self) -> bool:
-        return bool(self.results) and self.results[-1].infeasible
+        return bool(self.results) and self.results[-1].violation > 0
 
     @property
     def status(self) -> str:

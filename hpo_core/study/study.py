@@ -62,11 +62,6 @@ if TYPE_CHECKING:
     import optuna
 
 
-def _plain(spec: Any) -> Any:
-    # Any mapping as the dictionary that a spec is validated from; what is none is refused there.
-    return dict(spec) if isinstance(spec, Mapping) else spec
-
-
 class Study:
     """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
 
@@ -118,7 +113,13 @@ class Study:
             SpecError: ``spec`` is a mapping and describes no valid study.
             StudyExistsError: the journal holds a study of that name.
         """
-        valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(_plain(spec))
+        valid = (
+            spec
+            if isinstance(spec, StudySpec)
+            else StudySpec.from_plain(
+                dict(spec) if isinstance(spec, Mapping) else spec  # what is no mapping is refused there
+            )
+        )
         if valid.warm_start is not None and valid.warm_start.proposals is None:
             raise SpecError(
                 f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "
@@ -210,7 +211,7 @@ class Study:
                 "out of order. Restore the journal from a backup."
             )
         try:
-            self.count_time(entry.stimulus, entry.time)
+            self.rules.count_time(entry.stimulus, entry.time)
             for event in entry.events:
                 self.parts.apply(event)
         except HpoError:
@@ -218,9 +219,6 @@ class Study:
         except Exception as error:
             raise damaged_entry(self.name, entry.seq, error) from error
         self.seq += 1
-
-    def count_time(self, stimulus: Stimulus, time: float) -> None:
-        self.rules.count_time(stimulus, time)
 
     # What a loop asks and tells.
 
@@ -500,7 +498,7 @@ class Study:
                 "Mend the cause, then open the study again: nothing recorded is lost."
             )
         now = self._clock()
-        self.count_time(stimulus, now)
+        self.rules.count_time(stimulus, now)
         events: list[Event] = []
         try:
             for event in self._decider.decide(stimulus):

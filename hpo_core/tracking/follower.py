@@ -186,10 +186,8 @@ class Follower:
 
 
 def _controller_ends(seconds: float, parent: int) -> bool:
-    """Wait for the controller's end at most so long; true if it came.
-
-    It closes our standard input, or is no longer our parent: a process that it forked may hold the pipe.
-    """
+    # Wait for the controller's end at most so long; true if it came.
+    # It closes our standard input, or is no longer our parent: a process that it forked may hold the pipe.
     until = time.monotonic() + seconds
     while os.getppid() == parent:
         left = until - time.monotonic()

@@ -248,7 +248,7 @@ def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | Non
 
 def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
     # `front` or `dominated`: whether a result of the trial is on the Pareto front; None for one objective.
-    if len(fold.spec.objectives) == 1 or all(result.loss is None or result.infeasible for result in trial.results):
+    if len(fold.spec.objectives) == 1 or all(result.loss is None or result.violation for result in trial.results):
         return None
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 

@@ -291,7 +291,7 @@ class TrackedStudy:
             self._rank(event, None)
 
     def _rank(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
-        """Rank a result, or a trial that will not bring one, in its rung."""
+        # Rank a result, or a trial that will not bring one, in its rung.
         if len(self.spec.objectives) == 1:
             place = self.names.place(event.bracket, event.rung)
             insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))

@@ -192,14 +192,11 @@ class Trackers:
         """Where the study's MLflow run is; ``wait`` seconds at most for its process to make it, if it can at all."""
         deadline = time.monotonic() + wait
         while (place := read_place(self._folder)) is None:
-            if not self._is_followed or in_trouble(self._folder) or time.monotonic() >= deadline:
+            is_followed = self._process is not None and self._process.poll() is None
+            if not is_followed or in_trouble(self._folder) or time.monotonic() >= deadline:
                 return None
             time.sleep(0.1)
         return place
-
-    @property
-    def _is_followed(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     def links(self) -> dict[str, str]:
         """To the study in MLflow, for its report."""

@@ -75,7 +75,7 @@ def run_attempt(
     except (CheckpointError, StorageError) as error:
         bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
         return request.report(bad, str(error), started=started)
-    ranks = None if request.gang is None else feature("gangs", "ranks").Ranks(request.gang)
+    ranks = feature("gangs", "ranks").Ranks(request.gang) if request.gang.size > 1 else None
     if ranks is not None and state is not None:
         state = ranks.state_for(state)
     handle = TrialHandle(request, state, progress, ranks)
@@ -222,12 +222,10 @@ def _asked_of_params(error: KeyError, handle: TrialHandle, request: JobRequest) 
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:
-    """The outcome for an exception of user code.
-
-    STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
-    a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
-    study's folder is full as well, where no other attempt could save anything either.
-    """
+    # The outcome for an exception of user code.
+    # STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
+    # a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
+    # study's folder is full as well, where no other attempt could save anything either.
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR

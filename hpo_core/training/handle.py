@@ -84,8 +84,7 @@ class TrialHandle:
         self.number = job.trial
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
-        self.rank = request.rank
-        self.world_size = 1 if request.gang is None else request.gang.size
+        self.rank, self.world_size = request.gang.rank, request.gang.size
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
@@ -370,10 +369,8 @@ class TrialHandle:
         self._phase = _Phase.DONE
 
     def _goes_on(self) -> bool:
-        """Report what the job came to, where the study may answer at once; whether the trial goes on to a new target.
-
-        A job without a finite value of each objective at its target ends, as does one that reports after its loop.
-        """
+        # Report what the job came to, where the study may answer at once; whether the trial goes on to a new target.
+        # A job without a finite value of each objective at its target ends, as does one that reports after its loop.
         request, metrics, written = self._request, self._curve.at(self.target), self._saved
         if self.ask is None or not self.may_go_on or request.setup.not_finite(metrics) is not None:
             return False

@@ -26,12 +26,6 @@ ARGUMENTS = {
 """The one argument of each function that a study names."""
 
 
-def no_function(setting: str, name: str, functions: Sequence[str]) -> str:
-    module, _, function = name.partition(":")
-    cure = did_you_mean(function, functions) or f"it has {some(functions) or 'none at all'}."
-    return f"{setting} = {name!r}: module {module!r} has no function {function!r}; {cure} Correct the name."
-
-
 def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | str]) -> str:
     places = [str(Path(folder).resolve()) for folder in folders]
     there = [path.stem for place in places for path in Path(place).glob("*.py")]
@@ -41,11 +35,6 @@ def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | st
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
         f"{hint} Correct the name, put the file back, or add the folder that holds it to `pythonpath` of the study."
     )
-
-
-def wrong_arguments(setting: str, name: str, takes: str) -> str:
-    function, expected = name.rpartition(":")[2], ARGUMENTS.get(setting, "one")
-    return f"{setting} = {name!r}: {function}() is called with one argument, {expected}, and {takes}. Correct it."
 
 
 def module_file(module: str, folders: Iterable[str]) -> Path | None:
@@ -91,7 +80,11 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
     function = getattr(module, function_name, None)
     if not callable(function):
         found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
-        raise SpecError(no_function(setting, objective, found))
+        cure = did_you_mean(function_name, found) or f"it has {some(found) or 'none at all'}."
+        raise SpecError(
+            f"{setting} = {objective!r}: module {module_name!r} has no function {function_name!r}; {cure} Correct the "
+            "name."
+        )
     check_signature(setting, objective, function)
     _refuse_cuda(setting, objective)
     return function  # type: ignore[no-any-return]
@@ -142,7 +135,11 @@ def check_signature(setting: str, objective: str, function: Callable[..., Any]) 
     try:
         signature.bind(None)
     except TypeError:
-        raise SpecError(wrong_arguments(setting, objective, f"its signature is {signature}")) from None
+        name, expected = objective.rpartition(":")[2], ARGUMENTS.get(setting, "one")
+        raise SpecError(
+            f"{setting} = {objective!r}: {name}() is called with one argument, {expected}, and its signature is "
+            f"{signature}. Correct it."
+        ) from None
     for made, is_such in _RUN_LATER.items() if setting == "objective" else ():
         if is_such(function) or is_such(getattr(function, "__call__", None)):  # noqa: B004 - of an object
             raise SpecError(

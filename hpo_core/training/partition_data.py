@@ -110,7 +110,9 @@ def partition_data(request: JobRequest, name: str) -> Any:
         load = load_objective(request.setup.load, request.setup.pythonpath, setting="data.load")
         unit = request.job.unit
         _loaded.pop(key, None)
-        while _loaded and (unit is None or (len(_loaded) >= unit.cached and _total() > SMALL_BYTES)):
+        while _loaded and (
+            unit is None or (len(_loaded) >= unit.cached and sum(size for *_, size in _loaded.values()) > SMALL_BYTES)
+        ):
             _loaded.popitem(last=False)  # before the next one is loaded: it may need the room
         before = resident("self")
         try:
@@ -126,10 +128,6 @@ def partition_data(request: JobRequest, name: str) -> Any:
         _loaded[key] = known
     _loaded.move_to_end(key)
     return known[1]
-
-
-def _total() -> int:
-    return sum(size for _, _, size in _loaded.values())
 
 
 def is_loaded(request: JobRequest, name: str) -> bool:

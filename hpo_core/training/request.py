@@ -23,19 +23,21 @@ from hpo_core.spec.assembly import threads_of
 from hpo_core.spec.sent_functions import placed
 
 
-class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank of a gang."""
+class RankPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rank of a gang; by default one that trains alone."""
 
-    rank: int
-    size: int
+    rank: int = 0
+    size: int = 1
     """Ranks of the gang."""
-    local_rank: int
+    local_rank: int = 0
     """Number among the ranks on its computer, from 0."""
-    local_size: int
+    local_size: int = 1
     """Ranks on its computer."""
-    store: str
+    store: str = ""
     """Path of the file through which the ranks find each other: in a private folder that each of them reaches."""
 
+
+ALONE = RankPlace()
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -110,8 +112,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the partitions of validation: numbers of examples, or ones."""
     signature: Signature | None = None
     """Signature of its unit's partition when the worker looked at it; None: any file will do."""
-    gang: RankPlace | None = None
-    """Place of this process in its gang; None: it trains alone."""
+    gang: RankPlace = ALONE
+    """Place of this process in its gang."""
     asks: bool = False
     """True if the trial may go on at once: at the target its process waits for the study's answer."""
     over: tuple[tuple[int, int], ...] = ()
@@ -142,11 +144,6 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         if job.unit is not None:
             own["unit"] = job.unit.number
         return Report(**own | {"started": now, "ended": now} | facts)
-
-    @property
-    def rank(self) -> int:
-        """Number of the rank in its gang; 0 without one."""
-        return 0 if self.gang is None else self.gang.rank
 
     @property
     def checkpoint_path(self) -> str:
@@ -194,12 +191,12 @@ class JobRequests:
             zygote_timeout=spec.training.worker_timeout,
         )
 
-    def of(self, job: Job, portion: Portion | None = None, gang: RankPlace | None = None) -> JobRequest:
+    def of(self, job: Job, portion: Portion | None = None, gang: RankPlace = ALONE) -> JobRequest:
         """The request of one attempt.
 
         Args:
             portion: the part of a device that it was placed on; None: its worker is all its own.
-            gang: which rank of a gang it is; None: it trains alone.
+            gang: which rank of a gang it is.
         """
         spec, unit = self._spec, job.unit
         files, count = spec.partitions, spec.trained_partitions

@@ -144,11 +144,9 @@ class DeviceWatch:
         return found
 
     def _own_memory(self, gpu: Gpu, used: int, own: Own) -> dict[str, int]:
-        """Bytes of our attempts on a GPU, by folder.
-
-        A container sees foreign process ids; then what came since we were idle, in equal parts for each process that
-        trains: those that wait hold less, and nobody can tell how much.
-        """
+        # Bytes of our attempts on a GPU, by folder.
+        # A container sees foreign process ids; then what came since we were idle, in equal parts for each process that
+        # trains: those that wait hold less, and nobody can tell how much.
         if _told(gpu):
             listed = gpu.processes or ()
             return {folder: sum(memory or 0 for pid, memory in listed if pid in pids) for folder, pids in own.items()}

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -17,11 +16,10 @@ import msgspec
 
 from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
-from hpo_core.placement.gpus import pipes_for, why_off
+from hpo_core.placement.gpus import pipes_for
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.partition_data import doubt_partition, seen_signature, signature_here
 from hpo_core.training.request import JobRequest
-from hpo_core.training.visible_devices import seen_devices, watch_devices
 
 _MAX_IDLE = 8
 """Trainers that are kept for the next job, for each GPU that workers of this process have of their own."""
@@ -79,7 +77,7 @@ class TrainerPool:
             folder: that it trains in where this computer does not see the study's, which its attempts are named by.
         """
         job = request.job
-        attempt = (request.setup.folder, job.trial, job.attempt, request.rank)
+        attempt = (request.setup.folder, job.trial, job.attempt, request.gang.rank)
         unit = None if job.unit is None else job.unit.number
         setup = request.setup
         key = setup.objective, setup.pythonpath, setup.threads, request.gpu
@@ -117,11 +115,9 @@ class TrainerPool:
             self._give_back(trainer)
 
     def _make_room(self, request: JobRequest, trainer: Trainer) -> None:
-        """End processes that wait where an attempt is to begin, until they held as much as it may take.
-
-        The attempts that run, and the parts of those that ended and left a process, fitted there together. They still
-        do once the new one has displaced as much as it takes itself, or all that waits.
-        """
+        # End processes that wait where an attempt is to begin, until they held as much as it may take.
+        # The attempts that run, and the parts of those that ended and left a process, fitted there together. They still
+        # do once the new one has displaced as much as it takes itself, or all that waits.
         place, left = _place(request.portion, request.gpu)
         ended = []
         with self._lock:
@@ -388,22 +384,3 @@ def _train_unit(request: JobRequest, unit: Unit, folder: str | None) -> Report:
     if report.doubt is not msgspec.UNSET:
         report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.setup.folder, name)))
     return report
-
-
-def share_devices(kind: str, gpu: str = "") -> str:
-    """Look at the devices of this computer from now on, for jobs to share them (:mod:`visible_devices`).
-
-    Args:
-        kind: ``gpu``, ``cpu`` or ``auto``.
-        gpu: the worker's own; empty: those that this process sees.
-
-    Returns:
-        Why no GPU can be seen; empty where one can, or none was asked for.
-    """
-    return watch_devices(kind, partial(trainers.processes, gpu), gpu)
-
-
-def mps_is_off(gpu: str = "") -> str:
-    """Why MPS is off for GPUs that :func:`share_devices` sees; empty: it is on for all."""
-    seen = {name: facts for devices in seen_devices(gpu).values() for name, facts in devices.items()}
-    return why_off(name for name, facts in seen.items() if facts["gpu"])

@@ -104,12 +104,15 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.name} ({self.architecture}): {', '.join(filter(None, parts))}"
 
 
-def device_uses(spans: Iterable[Span], packing: PackingSpec) -> list[DeviceUse]:
-    """Use of each shared device, by name; the time of all is that from the first job's begin to the last one's end."""
+def device_uses(sharing: Iterable[tuple[Span, Usage | JobPlaced]], packing: PackingSpec) -> list[DeviceUse]:
+    """Use of each shared device, by name; the time of all is that from the first job's begin to the last one's end.
+
+    Args:
+        sharing: attempts that share a device, each with its share.
+    """
     by_device: dict[tuple[str, str], list[tuple[Span, Usage | JobPlaced]]] = {}
-    for span in spans:
-        if (on := span.shared) is not None:
-            by_device.setdefault((on.device, on.architecture), []).append((span, on))
+    for span, on in sharing:
+        by_device.setdefault((on.device, on.architecture), []).append((span, on))
     every = [span for own in by_device.values() for span, _ in own]
     whole = max((span.end for span in every), default=0.0) - min((span.start for span in every), default=0.0)
     found = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -192,7 +192,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     for trial in state.trials if details else ():
         for result in trial.results:
             rung = rung_at(result.stage, result.resource)
-            if result.loss is not None and not result.infeasible and (rung.best is None or result.loss < rung.best):
+            if result.loss is not None and not result.violation and (rung.best is None or result.loss < rung.best):
                 rung.best = result.loss
         if trial.stopped is not None:
             rungs[names.place(trial.stopped.bracket, trial.stopped.rung)].stopped += 1
@@ -200,12 +200,9 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
 
 
 def grouped_brackets(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
-    """Few brackets as they are; of many, those of one shape together."""
-    return list(views) if len(views) <= few else by_shape(views)
-
-
-def by_shape(views: Iterable[BracketView]) -> list[BracketView]:
-    """Brackets that begin at the same level summed up, in the order of their first one."""
+    """Few brackets as they are; of many, those that begin at the same level summed up, in the order of the first."""
+    if len(views) <= few:
+        return list(views)
     found: dict[int, BracketView] = {}
     for view in views:
         together = found.setdefault(view.start, BracketView([], view.state))

@@ -231,7 +231,7 @@ class Series:
         if isinstance(event, AttemptFailed):
             self.failures.append((now, event))
             return
-        if event.loss is not None and not event.infeasible and event.loss < self.best_loss(self.trials[event.trial]):
+        if event.loss is not None and not event.violation and event.loss < self.best_loss(self.trials[event.trial]):
             self.bests[event.trial] = event
         curve = self.curves.setdefault(event.trial, {})
         if isinstance(entry.stimulus, AttemptReported):
@@ -269,7 +269,8 @@ def read_series(entries: Iterable[Entry]) -> Series:
     resources = {result.resource for trial in series.trials for result in trial.results}
     resources |= {span.target for span in (*series.spans, *running)}
     series.spans += [span for span in running if study.state.trains(span.trial)]
-    series.uses = device_uses(series.spans, study.spec.packing_settings)
+    on_devices = [(span, span.shared) for span in series.spans if span.shared is not None]
+    series.uses = device_uses(on_devices, study.spec.packing_settings)
     series.levels = sorted(resources | {band.rung.level for band in series.bands.all})
     series.began = min(series.began, series.last)
     return series

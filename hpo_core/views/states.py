@@ -151,7 +151,7 @@ def trial_story(study: Study, number: int) -> list[str]:
         if r.loss is not None:
             reported = ", ".join(f"{one.name} {r.metrics.get(one.name)}" for one in spec.objectives)
         values = [(name, r.metrics.get(name, 0.0)) for name in spec.constraints]
-        violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.infeasible)
+        violated = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0 and r.violation)
         broken = f"; infeasible: {violated}" if violated else ""
         lines.append(f"{rung} ({trained(r.resource)}) in attempt {r.attempt}: {reported}{broken}{used(r.usage)}")
     lines += [f"{failure_line(f)}{used(f.usage)}" for f in trial.failures]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.events import CONTROLLER_GONE, JobGranted, JobPlaced
+from hpo_core.model.events import CONTROLLER_GONE
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
@@ -134,19 +134,6 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) -> JobSummary:
-    return JobSummary(
-        trial=grant.trial,
-        bracket=grant.bracket,
-        rung=names.place(grant.bracket, grant.rung)[1],
-        target=grant.target,
-        attempt=grant.attempt,
-        device=None if placed is None else placed.device,
-        memory=None if placed is None else placed.share[1],
-        ranks=grant.demand.slots,
-    )
-
-
 def failed_attempts(state: StudyState) -> int:
     """Attempts that were lost or failed, without those that ended with their controller: a pause is no failure."""
     failures = (failure for trial in state.trials for failure in trial.failures)
@@ -169,7 +156,20 @@ def summarize(study: Study) -> StudySummary:
         rule="" if halted is None else halted.rule,
         trials=len(state.trials),
         jobs=state.completed_jobs,
-        running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),
+        running=tuple(
+            JobSummary(
+                trial=grant.trial,
+                bracket=grant.bracket,
+                rung=names.place(grant.bracket, grant.rung)[1],
+                target=grant.target,
+                attempt=grant.attempt,
+                device=None if placed is None else placed.device,
+                memory=None if placed is None else placed.share[1],
+                ranks=grant.demand.slots,
+            )
+            for grant in state.running.values()
+            for placed in [state.placed.get(grant.trial)]
+        ),
         waiting=tuple(state.waiting),
         abandoned=state.abandoned_trials,
         failed_attempts=failed_attempts(state),

@@ -16,7 +16,7 @@ import pytest
 from hpo_core.checkpoints import files
 from hpo_core.gangs.process_group import gang_report
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
-from hpo_core.training.request import RankPlace
+from hpo_core.training.request import ALONE, RankPlace
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request
 
@@ -57,7 +57,7 @@ class Gangs:
                     seed=5,
                     folder=str(self.folder),
                     pythonpath=(str(ROOT),),
-                    gang=place if size > 1 else None,
+                    gang=place if size > 1 else ALONE,
                     **limits,
                 )
             )

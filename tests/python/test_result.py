@@ -73,7 +73,7 @@ def test_tables_hold_what_the_journal_says(path: Path, tmp_path: Path) -> None:
         assert {name: row[f"params.{name}"] for name in event.params} == event.params
         assert row["attempts"] == sum(grant.trial == event.trial for grant in granted)
         assert same(row["parent"], event.parent)
-        good = [one for one in completed if one.trial == event.trial and one.loss is not None and not one.infeasible]
+        good = [one for one in completed if one.trial == event.trial and one.loss is not None and not one.violation]
         if good:
             best = min(good, key=lambda one: (one.loss, one.resource))
             assert row["at"] == best.resource
@@ -128,7 +128,7 @@ def check_front(result: hpo.Result, completed: list[JobCompleted]) -> None:
         return
     signs = [(metric.name, metric.sign) for metric in result.spec.objectives]
     for one in completed:
-        if one.loss is None or one.infeasible or any(name not in one.metrics for name, _ in signs):
+        if one.loss is None or one.violation or any(name not in one.metrics for name, _ in signs):
             continue
         values = [sign * one.metrics[name] for name, sign in signs]
         for member in result.front:

@@ -23,8 +23,6 @@ STAND_FOR_MODES = {
     *("partitions", "trained_partitions", "partition_folder", "measures_speedups"),
 }
 """Properties of a spec whose value says nothing but which mode the study is in, where they are a condition."""
-ASSEMBLY = {"hpo_flows.study_run.wiring"}
-"""Modules that assemble a run from its spec: they may ask which modes it has."""
 _RIDDLE = re.compile(r"(Of|Those|Its|So|That)\b")
 _QUESTION = re.compile(r"(What|Whether|How)\b")
 
@@ -62,14 +60,14 @@ def single_importers() -> list[str]:
 
 
 def mode_questions() -> list[tuple[str, int]]:
-    """Lines (module, line) that ask which mode a study is in, outside the spec and where a run is assembled.
+    """Lines (module, line) that ask which mode a study is in, outside the spec.
 
     A question compares ``spec.packing``, ``spec.data``, ``spec.share``, ``training.gang`` or ``spec.scaling``, or takes
     it as a condition; also through a local name, an assertion, or a property of the spec that stands for a mode.
     """
     found = set()
     for name, path in modules().items():
-        if not name.startswith("hpo_core.spec") and name not in ASSEMBLY:
+        if not name.startswith("hpo_core.spec"):
             found |= {(name, line) for line in _questions(tree(path))}
     return sorted(found)
 

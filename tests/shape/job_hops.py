@@ -3,7 +3,7 @@
 A small plain ASHA study runs for real, and every process of it notes the functions that are entered with the job of
 trial 0 (a value that has its trial and attempt, one that has such a job, its encoded bytes, or a collection of such
 values), and the functions that are on the stack then. Each function counts once; one that hands the job back to its
-caller is a return as well.
+caller is a return as well. The trials are of bracket 1, so that (0, 0) is no rung but the attempt alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ study: hops
 objective: hops_objective:train
 metric: {name: loss, mode: min}
 space: {x: {type: float, low: 0.0, high: 1.0}}
-search: {method: asha, configs: 4, min_resource: 1, max_resource: 3}
+search: {method: asha, configs: 4, min_resource: 1, max_resource: 9, brackets: [1]}
 cluster: {kind: local, workers: 1}
 tracking: {mlflow: "off"}
 """

@@ -68,7 +68,7 @@ MOST_FILES = 25
 """Modules of one folder, ``__init__`` aside."""
 
 MOST_QUESTIONS = 13
-"""Lines that ask which mode a study is in, outside ``spec`` and where a run is assembled."""
+"""Lines that ask which mode a study is in, outside ``spec``."""
 
 MOST_DOCUMENTED = 0.40
 """Share of functions with a docstring; lower it as rooms lose theirs."""

@@ -38,7 +38,7 @@ def usable(events: Iterable[JobCompleted]) -> list[tuple[int, JobCompleted]]:
     found = []
     for event in events:
         missing = any(math.isnan(loss) for loss in event.losses)
-        if event.loss is not None and not event.infeasible and not missing:
+        if event.loss is not None and not event.violation and not missing:
             found.append((event.resource, event))
     return found
 

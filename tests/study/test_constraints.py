@@ -81,7 +81,7 @@ def test_the_best_is_feasible_and_the_study_is_audited(name: str) -> None:
     found = [(rank(e), e) for e in results]
     infeasible = [e for key, e in found if key is not None and key[0] > 0]
     assert 0 < len(infeasible) < len(results) and study.state.infeasible_results == len(infeasible)
-    assert [e.infeasible for _, e in found] == [key is not None and key[0] > 0 for key, _ in found]
+    assert [e.violation > 0 for _, e in found] == [key is not None and key[0] > 0 for key, _ in found]
     assert all((e.loss is None) == (key is None) for key, e in found)
     best = study.best
     assert best is not None

@@ -52,7 +52,6 @@ class MovedStopwatch(Stopwatch):
 def install() -> None:
     """Call it where an objective's module is imported by its zygote."""
     from hpo_core.training.child import meter, running_attempt, shared_progress, zygote
-    from hpo_core.training.child.running_attempt import ChildWatch
 
     clock: Any = MovedClock()
     for module in (running_attempt, shared_progress, zygote):
@@ -62,8 +61,8 @@ def install() -> None:
     vars(meter)["_memory"] = _counted(meter._memory, _EXACT)
     watched: Any = meter.AttemptMeter
     watched.sample = _counted(watched.sample, _LOOKS)
-    watch: Any = ChildWatch
-    watch.check = _counted(watch.check, _JUDGEMENTS)
+    attempt: Any = running_attempt.RunningAttempt
+    attempt.check = _counted(attempt.check, _JUDGEMENTS)
     global _zygote
     _zygote = os.getpid()
 

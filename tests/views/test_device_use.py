@@ -32,10 +32,12 @@ from tests.golden.make import FOLDER
 from tests.report.packed_study import packed_study
 
 
-def job(begin: float, end: float, *, device: str = "gpu-0", compute: int = 500, failed: bool = False) -> Span:
+def job(
+    begin: float, end: float, *, device: str = "gpu-0", compute: int = 500, failed: bool = False
+) -> tuple[Span, Usage]:
     usage = Usage(memory=9, device_memory=3, device=device, architecture="A100", share=(compute, 4, 1000))
     outcome = Outcome.ERROR if failed else Outcome.COMPLETED
-    return Span(trial=0, attempt=0, target=1, start=begin, end=end, outcome=outcome, shared=usage)
+    return Span(trial=0, attempt=0, target=1, start=begin, end=end, outcome=outcome), usage
 
 
 def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
@@ -53,12 +55,8 @@ def test_jobs_at_once_are_summed_and_means_are_over_time() -> None:
 
 def test_a_cpu_device_counts_resident_memory_and_a_gpu_its_own() -> None:
     def used(usage: Usage | None) -> list[int]:
-        return [
-            use.used
-            for use in device_uses(
-                [Span(trial=0, attempt=0, target=1, start=0, end=1, shared=sharing(usage))], PackingSpec()
-            )
-        ]
+        on, span = sharing(usage), Span(trial=0, attempt=0, target=1, start=0, end=1)
+        return [use.used for use in device_uses([] if on is None else [(span, on)], PackingSpec())]
 
     gpu = Usage(memory=10, device_memory=70, device="d", architecture="A100", share=(100, 80, 1000))
     assert used(gpu) == [70]

@@ -13,7 +13,6 @@ from hpo_core.views.rungs import (
     BracketView,
     RungNames,
     bracket_views,
-    by_shape,
     grouped_brackets,
     halt_words,
     rung_rows,
@@ -74,7 +73,7 @@ def test_a_hundred_brackets_take_few_lines(steps: int | None) -> None:
 
 def test_brackets_of_one_shape_are_summed_and_named() -> None:
     study = played(make_spec(search=HUNDRED))
-    shapes = by_shape(bracket_views(study))
+    shapes = grouped_brackets(bracket_views(study))
     assert [view.name for view in shapes] == [f"{s}, {s + 5} … {s + 95} (20)" for s in range(5)]
     assert [view.rungs[0].results for view in shapes] == [20 * size for size in (81, 34, 15, 8, 5)]
     assert [view.start for view in shapes] == [1, 3, 9, 27, 81]

@@ -59,7 +59,7 @@ class ClusterRoom:
         if self._watch.is_well(place):
             return (place,)
         there = tuple(address for address in self._undoubted() if host_of(address) == place)
-        return there or tuple(workers_of(self._seen(), place))
+        return there or tuple(address for address, devices in sorted(self._seen().items()) if place in devices)
 
     def threads(self) -> dict[str, int]:
         """Slots of each worker that is well, by address."""
@@ -147,16 +147,8 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     return Inventory(tuple(devices))
 
 
-def workers_of(seen: Seen, name: str) -> list[str]:
-    return [address for address in sorted(seen) if name in seen[address]]
-
-
 def host_of(address: str) -> str:
     return str(get_address_host(address))
-
-
-def _computer(facts: SeenDevice) -> str:
-    return f"{facts.node} {facts.boot}".strip()
 
 
 def _capacity(facts: SeenDevice, own: int) -> Capacity:
@@ -166,7 +158,7 @@ def _capacity(facts: SeenDevice, own: int) -> Capacity:
     most = max(0, total - round(RESERVE * total)) // step * step
     free = max(0, total - others - round(RESERVE * total)) // step * step
     return Capacity(
-        node=_computer(facts),
+        node=f"{facts.node} {facts.boot}".strip(),
         architecture=facts.architecture,
         memory=most,
         free=free,

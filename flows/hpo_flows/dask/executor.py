@@ -97,7 +97,9 @@ class DaskExecutor:
 
     poll_seconds = 1.0
     room: ClusterRoom
-    """Threads of workers, devices and partitions that jobs can run on. Set by :meth:`start`, like the next two."""
+    """Threads of workers, devices and partitions that jobs can run on. Set by :meth:`start`, like the next four."""
+    submit: Callable[[Job, Slot, OnReport], None]
+    cancel: Callable[[Iterable[tuple[int, ...]]], None]
     _watch: ClusterWatch
     _tasks: RankTasks
 
@@ -162,6 +164,7 @@ class DaskExecutor:
             shared=self._shared,
             timeout=timeout,
         )
+        self.submit, self.cancel = self._tasks.submit, self._tasks.cancel
         self._restore.append(self._tasks.close)
         connection.run_on_scheduler(facts_of_workers, "/")  # raises here where the watch would ask in vain
         self._watch.start()
@@ -357,13 +360,6 @@ class DaskExecutor:
     def wait(self, inbox: Inbox, until: float) -> bool:
         inbox.wait(until - self.now())
         return True
-
-    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        self._connected.check()
-        self._tasks.submit(job, slot, on_report)
-
-    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        self._tasks.cancel(list(attempts))
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
         client = self._connected.client

@@ -148,6 +148,7 @@ class ClusterWatch:
         self._running = {
             key: self._running.get(key) or self._stopwatch() for facts in seen.values() for key in facts.executing
         }
+        is_asked = self._asked.devices is not None or bool(self._asked.partitions)
         for address, facts in seen.items():
             worker = self._workers.get(address)
             if worker is None:
@@ -161,7 +162,7 @@ class ClusterWatch:
                 continue
             if worker.out and not why:  # first, for it may not be able to answer what it is asked
                 self._call(worker, self._bring_back(address, worker))
-            elif self._asked.is_anything and (not worker.greeted or worker.silent >= SILENT):
+            elif is_asked and (not worker.greeted or worker.silent >= SILENT):
                 self._call(worker, self._greet(address, worker))
 
     def _call(self, worker: _Worker, work: Coroutine[Any, Any, None]) -> None:

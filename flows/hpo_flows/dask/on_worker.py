@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ import msgspec
 from hpo_core.checkpoints.storage import check_base, is_remote
 from hpo_core.model.errors import StorageError
 from hpo_core.model.trial import RESULTS, Outcome, Report
+from hpo_core.placement.gpus import why_off
 from hpo_core.security.private_files import open_private, private_folder
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.training.partition_data import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.request import JobRequest, StudySetup, decode_request, encode_report
-from hpo_core.training.visible_devices import seen_devices
-from hpo_core.training.worker import mps_is_off, share_devices, train_job, trainers
+from hpo_core.training.visible_devices import seen_devices, watch_devices
+from hpo_core.training.worker import train_job, trainers
 from hpo_flows.dask.worker_facts import DEVICES, METRIC, PARTITIONS, USAGES, WorkerQuestions
 
 TOKEN = "token"
@@ -90,55 +92,34 @@ OPEN_SECONDS = 1.0
 and for a job that began meanwhile."""
 
 
-class _OpenTask:
-    """Takes requests from the study's thread, gives them to the task's."""
-
-    def __init__(self, ends: float) -> None:
-        self._ends = ends
-        self._requests: queue.SimpleQueue[JobRequest | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._ends
-
-    def offer(self, request: JobRequest) -> bool:
-        with self._lock:
-            if not self._closed:
-                self._requests.put(request)
-            return not self._closed
-
-    def next(self) -> JobRequest | None:
-        try:
-            return self._requests.get(timeout=max(0.0, self._ends - time.monotonic()))
-        except queue.Empty:
-            pass
-        self.close()
-        return self._requests.get()  # one that came in the last moment, or the end
-
-    def close(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._requests.put(None)
-
-
-_open: dict[str, _OpenTask] = {}
-"""Open tasks of this process, by Dask's key."""
+_Requests = queue.SimpleQueue[JobRequest | None]
+_open: dict[str, _Requests] = {}
+"""By Dask's key, for each task of this process that may take further jobs: its requests from the study's thread."""
+_lock = threading.Lock()
+"""Held while a task begins, is given a request, or ends: it gets none afterwards."""
 studies_here: dict[str, Callable[[str, str, Report], None]] = {}
 """Functions that take the reports of studies of this process, by the id of their run: key, worker, report."""
 
 
 def offer_next(key: str, request: JobRequest) -> bool:
     """Give an open task of this process a job; False where it takes no more."""
-    task = _open.get(key)
-    return task is not None and task.offer(request)
+    with _lock:
+        if (task := _open.get(key)) is not None:
+            task.put(request)
+    return task is not None
 
 
 def close_open_tasks(prefix: str) -> None:
-    for key, task in list(_open.items()):
-        if key.startswith(prefix):
-            task.close()
+    with _lock:
+        for key in [one for one in _open if one.startswith(prefix)]:
+            _open.pop(key).put(None)
+
+
+def _next(key: str, requests: _Requests, ends: float) -> JobRequest | None:
+    with contextlib.suppress(queue.Empty):
+        return requests.get(timeout=max(0.0, ends - time.monotonic()))
+    close_open_tasks(key)
+    return requests.get()  # one that came in the last moment, or the end
 
 
 def gpu_of(worker: distributed.Worker) -> str:
@@ -166,24 +147,25 @@ def train(
         distributed.secede()  # type: ignore[no-untyped-call]
     if shared is not None and not shared.is_seen():
         try:
-            shared.check_not_needed(asked.setup, gang=asked.gang is not None)
+            shared.check_not_needed(asked.setup, gang=asked.gang.size > 1)
         except StorageError as error:
             return encode_report(asked.report(Outcome.STORAGE, str(error))), address
         folder = shared.instead(worker.local_directory)
         private_folder(Path(folder))
-    task, take_report = _OpenTask(time.monotonic() + OPEN_SECONDS), studies_here.get(run)
+    requests, ends, take_report = _Requests(), time.monotonic() + OPEN_SECONDS, studies_here.get(run)
     following: JobRequest | None = asked
+    if take_report is not None:
+        with _lock:
+            _open[key] = requests
     try:
         while following is not None:
             report = train_job(following, worker=address, gpu=gpu_of(worker), folder=folder)
-            if take_report is None or task.is_over() or report.outcome not in RESULTS:
+            if take_report is None or time.monotonic() >= ends or report.outcome not in RESULTS:
                 break
-            _open[key] = task
             take_report(key, address, report)
-            following = task.next()
+            following = _next(key, requests, ends)
     finally:
-        task.close()
-        _open.pop(key, None)
+        close_open_tasks(key)
     return encode_report(report), address
 
 
@@ -240,12 +222,14 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
         await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
         dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
     if asked.devices is not None:
-        problem = await asyncio.to_thread(share_devices, asked.devices, gpu)
+        own = partial(trainers.processes, gpu)
+        problem = await asyncio.to_thread(watch_devices, asked.devices, own, gpu)
         dask_worker.metrics[DEVICES] = lambda _: seen_devices(gpu)
         dask_worker.metrics[USAGES] = lambda _: trainers.usages(address)
     await dask_worker.heartbeat()
     if asked.mps:
-        no_mps = await asyncio.to_thread(mps_is_off, gpu)
+        seen = [name for devices in seen_devices(gpu).values() for name, facts in devices.items() if facts["gpu"]]
+        no_mps = await asyncio.to_thread(why_off, seen)
     return problem, no_mps
 
 

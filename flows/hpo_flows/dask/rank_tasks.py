@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from hpo_core.model.features import feature
 from hpo_core.model.trial import RESULTS, Job, JobKey, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.request import JobRequest, JobRequests, RankPlace, decode_report, encode_request
+from hpo_core.training.request import ALONE, JobRequest, JobRequests, decode_report, encode_request
 from hpo_flows.dask.cluster_calls import Cancellation, SchedulerClient
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
@@ -48,6 +48,7 @@ class _Submitted:
     """A job, or a unit of one, that is not reported: one rank for each of its slots."""
 
     job: Job
+    key: _Key
     on_report: OnReport
     reports: list[Report | None]
     """End of each rank; None: it has not ended."""
@@ -62,8 +63,6 @@ class _Rank(NamedTuple):
 
     submitted: _Submitted
     number: int
-    job: Job
-    key: _Key
     request: JobRequest
     workers: tuple[str, ...] | None
     """Workers that may train it; None: any."""
@@ -71,7 +70,7 @@ class _Rank(NamedTuple):
     """Address of the worker where a process of its trial waits for it; empty: there is none."""
 
     def without_result(self, outcome: Outcome, message: str, worker: str = "") -> Report:
-        return Report(trial=self.job.trial, attempt=self.job.attempt, outcome=outcome, message=message, worker=worker)
+        return self.request.report(outcome, message, worker=worker, started=0.0, ended=0.0)
 
 
 @dataclass
@@ -112,7 +111,7 @@ class RankTasks:
         shared: SharedFolder,
         timeout: float,
     ) -> None:
-        self._client = connection.client
+        self._connection, self._client = connection, connection.client
         self._watch, self._room, self._requests, self._shared = watch, room, requests, shared
         self._study, self._folder = requests.setup.study, Path(requests.setup.folder)
         self._cancellation = Cancellation(connection, watch, folder=requests.setup.folder, timeout=timeout)
@@ -137,6 +136,7 @@ class RankTasks:
         studies_here.pop(self._id, None)
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        self._connection.check()
         candidates = self._candidates(slot)
         if candidates is None:
             names = ", ".join(sorted({one.name for one in slot.ranks}))
@@ -144,14 +144,14 @@ class RankTasks:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
         store: Path | None = None
-        gang: list[RankPlace | None] = [None]
+        gang = [ALONE]
         if len(candidates) > 1:
             private_folder(self._folder / GANGS, below=self._folder)
             store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
             hosts = [host_of(workers[0]) if workers else "" for workers in candidates]
             gang = feature("gangs", "process_group").rank_places(hosts, store)
         key = (*job.key, msgspec.UNSET if job.unit is None else job.unit.number)
-        submitted = _Submitted(job, on_report, [None] * len(candidates), store)
+        submitted = _Submitted(job, key, on_report, [None] * len(candidates), store)
         with self._lock:
             self._submitted[key] = submitted
         for number, (one, workers) in enumerate(zip(slot.ranks, candidates, strict=True)):
@@ -162,7 +162,7 @@ class RankTasks:
                 self._cancellation.let_go({before: home})
                 home = ""
             request = msgspec.structs.replace(request, over=self._cancellation.over)
-            rank = _Rank(submitted, number, job, key, request, workers, home)
+            rank = _Rank(submitted, number, request, workers, home)
             try:
                 self._start(rank, may_be_open=True)
             except Exception as error:
@@ -175,22 +175,22 @@ class RankTasks:
                     rank, rank.without_result(Outcome.LOST, f"it could not be submitted: {_words(error)}")
                 )
 
-    def cancel(self, attempts: Sequence[tuple[int, ...]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, ...]]) -> None:
         """End attempts (trial, attempt), or units (trial, attempt, number), wherever they run; returns at once.
 
         Those that reported, and whose process waits for an answer, are let go.
         """
         with self._lock:
-            over = {key: self._asking.pop(key) for key in ((one[0], one[1]) for one in attempts) if key in self._asking}
-        self._cancellation.let_go(over)
-        self._cancellation.request([key for key in attempts if key not in over])
+            asking = {key: self._asking.pop((key[0], key[1]), "") for key in attempts}
+        self._cancellation.let_go({(key[0], key[1]): home for key, home in asking.items() if home})
+        self._cancellation.request([key for key, home in asking.items() if not home])
 
     def end_broken(self) -> None:
         """Cancel what is left of gangs of which a rank failed; called about once a second."""
         late = time.monotonic() - OWN_END_SECONDS
         with self._lock:
             gangs = [
-                each.job.key
+                each.key[:2]
                 for each in self._submitted.values()
                 if each.failed_at is not None and each.failed_at <= late
             ]
@@ -239,7 +239,7 @@ class RankTasks:
                     if offer_next(key, rank.request):
                         return
                     task.rank = None  # it is ending
-        job = rank.job
+        job = rank.request.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if len(rank.submitted.reports) > 1:
             unit = f"{unit}/rank-{rank.number}"
@@ -272,11 +272,9 @@ class RankTasks:
         task.future.add_done_callback(self._task_ended)
 
     def _workers_for(self, rank: _Rank) -> Sequence[str] | None:
-        """Addresses of the workers that may take the rank, the best first; None: Dask picks one.
-
-        Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
-        trial looks free to Dask.
-        """
+        # Addresses of the workers that may take the rank, the best first; None: Dask picks one.
+        # Of a search whose processes wait for answers, each job has its worker chosen here: a slot that is kept for a
+        # trial looks free to Dask.
         if rank.workers is not None:
             return (rank.home,) if rank.home else rank.workers
         if not (rank.home or rank.request.asks or self._asking):
@@ -301,7 +299,7 @@ class RankTasks:
             if self._forget(future.key) is None or rank is None:  # or it was reported meanwhile
                 return
             if report is not None and report.outcome in RESULTS and rank.request.asks:
-                self._asking[rank.job.key] = report.worker
+                self._asking[rank.submitted.key[:2]] = report.worker
         if report is None:
             try:
                 self._start(rank, again=True)
@@ -322,7 +320,7 @@ class RankTasks:
             return rank.without_result(Outcome.LOST, message)
         except Exception as error:
             return rank.without_result(Outcome.LOST, f"its Dask task failed: {_words(error)}")
-        if rank.key != (report.trial, report.attempt, report.unit):
+        if rank.submitted.key != (report.trial, report.attempt, report.unit):
             return None
         return msgspec.structs.replace(report, worker=worker)
 
@@ -340,8 +338,8 @@ class RankTasks:
             reports = [one for one in submitted.reports if one is not None]
             if len(reports) < len(submitted.reports):
                 return
-            if self._submitted.get(rank.key) is submitted:
-                del self._submitted[rank.key]
+            if self._submitted.get(submitted.key) is submitted:
+                del self._submitted[submitted.key]
         if submitted.store is not None:
             with contextlib.suppress(OSError):
                 submitted.store.unlink(missing_ok=True)
@@ -352,12 +350,13 @@ class RankTasks:
         report = msgspec.structs.replace(report, worker=address)
         with self._lock:
             task = self._tasks.get(key)
-            if task is None or task.rank is None or task.rank.key != (report.trial, report.attempt, report.unit):
+            rank = None if task is None else task.rank
+            if task is None or rank is None or rank.submitted.key != (report.trial, report.attempt, report.unit):
                 return
-            rank, task.rank, task.address = task.rank, None, address
+            task.rank, task.address = None, address
             self._open[key] = task
             if rank.request.asks:
-                self._asking[rank.job.key] = address
+                self._asking[rank.submitted.key[:2]] = address
         self._take_report(rank, report)
 
 

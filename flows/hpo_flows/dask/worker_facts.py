@@ -89,10 +89,6 @@ class WorkerQuestions(NamedTuple):
             computers=spec.gangs,
         )
 
-    @property
-    def is_anything(self) -> bool:
-        return self.devices is not None or bool(self.partitions)
-
     def is_answered_by(self, facts: WorkerFacts) -> bool:
         return (self.devices is None or facts.devices is not None) and (
             not self.partitions or facts.partitions is not None

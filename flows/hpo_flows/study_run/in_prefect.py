@@ -55,34 +55,21 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")
     threading.Thread(target=_say_that_it_starts, args=(session,), name="starting", daemon=True).start()
-    try:
-        _drive(session, prefect=prefect, with_password=with_password)
-    finally:
-        session.begun.set()
-
-
-def _say_that_it_starts(session: Session) -> None:
-    began, seconds = time.monotonic(), STILL_SECONDS
-    while not session.begun.wait(seconds):
-        session.inform(f"still starting, {time.monotonic() - began:.0f} s so far ...")
-        seconds *= 2
-
-
-def _drive(session: Session, *, prefect: bool, with_password: bool) -> None:
-    if not prefect:
-        session.start_cluster()
-        session.ended(*session.run())
-        return
-    if find_spec("prefect") is None:
-        raise HpoError(
-            "Prefect is not installed, and the study is to run in it. Install it with `pip install 'hpo-core[all]'`, "
-            "or run the study without it: --no-prefect, or prefect: off."
-        )
-    if is_in_flow_run():
-        session.start_cluster()
-        import_module(_FLOW).run_as_subflow(session)
-        return
     with ExitStack() as stack:
+        stack.callback(session.begun.set)
+        if not prefect:
+            session.start_cluster()
+            session.ended(*session.run())
+            return
+        if find_spec("prefect") is None:
+            raise HpoError(
+                "Prefect is not installed, and the study is to run in it. Install it with "
+                "`pip install 'hpo-core[all]'`, or run the study without it: --no-prefect, or prefect: off."
+            )
+        if is_in_flow_run():
+            session.start_cluster()
+            import_module(_FLOW).run_as_subflow(session)
+            return
         own: tuple[str, str] | None = None
         if (api := configured_api()) is not None:
             check_api(api)
@@ -105,6 +92,13 @@ def _drive(session: Session, *, prefect: bool, with_password: bool) -> None:
         stack.enter_context(_quiet_console())
         stack.enter_context(patient_prefect(own))
         import_module(_FLOW).run_study(session)
+
+
+def _say_that_it_starts(session: Session) -> None:
+    began, seconds = time.monotonic(), STILL_SECONDS
+    while not session.begun.wait(seconds):
+        session.inform(f"still starting, {time.monotonic() - began:.0f} s so far ...")
+        seconds *= 2
 
 
 @contextmanager

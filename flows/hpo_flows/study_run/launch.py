@@ -37,7 +37,6 @@ INTERRUPTED = 130
 def launch(
     home: Home,
     name: str,
-    action: str,
     as_json: bool,
     *,
     spec: StudySpec | None = None,
@@ -54,7 +53,6 @@ def launch(
     """
     outlive_terminal(f"the study goes on, and `hpo status {name}` shows how it stands")
     session = Session(home, name, spec=spec, force=force, extend=extend)
-    session.action = action
     shown = session.spec.prefect.tasks != "off" if prefect is None else prefect
     crowding = oversubscription(session.spec, available_cores(), os.environ)
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowding])]:
@@ -85,9 +83,8 @@ def launch(
                     board = drawn.enter_context(ShownProgress(name, console=out))
                     session.add_observer(board)
                     session.wait_for = board.wait_for
-                is_read = err.is_terminal
                 session.ended = ended
-                drive_study(session, prefect=shown, with_password=is_read)
+                drive_study(session, prefect=shown, with_password=err.is_terminal)
             except KeyboardInterrupt:
                 drawn.close()
                 err.print(f"\nInterrupted; nothing is lost. `hpo resume {name}` goes on.", style="yellow")

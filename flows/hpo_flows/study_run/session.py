@@ -99,8 +99,10 @@ class Session:
         self._force = force
         self._extend = extend
         self._objective = objective
-        self.action = "tune" if spec is not None else "extend" if extend else "resume"
-        """Begins the name of its flow run; of a rerun, too."""
+        self.action = "extend" if extend else "resume"
+        """Begins the name of its flow run."""
+        if spec is not None:
+            self.action = "tune" if spec.search.record() is None else "rerun"
         self.cure: Callable[[Study], str] = cure_words
         """Words about a study that gave up, or has no result."""
         self.ended: Callable[[Study, Summary], None] = lambda study, summary: None

@@ -112,10 +112,8 @@ def run_as_subflow(session: Session) -> None:
 
 
 def _end_cancelled_runs() -> bool:
-    """Have the flow runs here that are being cancelled end as Cancelled, where no runner sees to that; whether any did.
-
-    These are the present flow run and those that it is part of.
-    """
+    # Have the flow runs here that are being cancelled end as Cancelled, where no runner sees to that; whether any did.
+    # These are the present flow run and those that it is part of.
     found = False
     if "PREFECT__FLOW_RUN_ID" not in os.environ:
         with get_client(sync_client=True) as client:

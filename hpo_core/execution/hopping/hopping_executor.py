@@ -350,10 +350,8 @@ class HoppingExecutor:
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
 
     def _go_back(self, training: HoppedJob, report: Report) -> None:
-        """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
-
-        To the end of the last epoch, and from the second time on to the beginning of the job.
-        """
+        # A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
+        # To the end of the last epoch, and from the second time on to the beginning of the job.
         training.restarts += 1
         if training.restarts >= LOSSES or training.cancelled:
             self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))

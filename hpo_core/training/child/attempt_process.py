@@ -208,9 +208,17 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
         os.environ.update(gpu_environment(portion))
         _limit_torch(portion)
         return
-    if (wanted := _threads_to_set(portion, threads)) is not None:
-        _limit_threads(wanted)
-    _limit_data(portion, again=again)
+    wanted = max(1, portion.cores // 1000)
+    if threads is None and os.environ.get(THREAD_VARIABLES[0], "") != str(wanted):  # which loaded libraries have read
+        # Not reached: a library that is loaded later and asks for the number of processors, not for its variable's.
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(wanted)))
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(wanted)
+        if _pools is not None:
+            _pools.limit(limits=wanted)
+    most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard if again else most))
 
 
 def _limit_torch(portion: Portion) -> None:
@@ -224,12 +232,6 @@ def _limit_torch(portion: Portion) -> None:
         cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
 
 
-def _threads_to_set(portion: Portion, threads: int | None) -> int | None:
-    # The number of threads; None where the study says how many, or the loaded libraries have read that number.
-    wanted = max(1, portion.cores // 1000)
-    return None if threads is not None or os.environ.get(THREAD_VARIABLES[0], "") == str(wanted) else wanted
-
-
 def find_thread_pools() -> None:
     """Look for loaded libraries once, in the zygote, and not in each child: it takes some 10 ms."""
     global _pools
@@ -237,21 +239,6 @@ def find_thread_pools() -> None:
         from threadpoolctl import ThreadpoolController
 
         _pools = ThreadpoolController()
-
-
-def _limit_threads(threads: int) -> None:
-    # Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(threads)))
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(threads)
-    if _pools is not None:
-        _pools.limit(limits=threads)
-
-
-def _limit_data(portion: Portion, *, again: bool) -> None:
-    most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard if again else most))
 
 
 _PR_SET_PDEATHSIG = 1

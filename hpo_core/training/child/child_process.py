@@ -59,23 +59,15 @@ class ChildProcess:
         """Processor seconds of its earlier attempts."""
         self._open = {self.result, self.output, self.orders, self.orders_in, self.result_in, self.output_in}
 
-    def close_childs_ends(self) -> None:
-        self._close(self.result_in, self.output_in, self.orders)
-
     def kill(self) -> None:
         """Send SIGKILL to the child and its process group (which it may not have created yet)."""
         for kill in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
                 kill(self.pid, signal.SIGKILL)
 
-    def let_end(self) -> None:
-        self._close(self.orders_in)
-
-    def close(self) -> None:
-        self._close(*self._open)
-
-    def _close(self, *descriptors: int) -> None:
-        for descriptor in descriptors:
+    def close(self, *descriptors: int) -> None:
+        """Close these of its descriptors, or all; safe to call twice."""
+        for descriptor in descriptors or tuple(self._open):
             if descriptor in self._open:
                 self._open.discard(descriptor)
                 os.close(descriptor)
@@ -114,7 +106,7 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
     portion, device = request.portion, None
     if portion is not None:
         device = gpu_environment(portion) if portion.gpu else max(1, portion.cores // 1000)
-    gang = None if request.gang is None else msgspec.structs.replace(request.gang, store="")
+    gang = msgspec.structs.replace(request.gang, store="")
     return request.setup.study, request.setup.folder, request.setup.process, request.setup.threads, device, gang
 
 
@@ -195,8 +187,8 @@ def _set_deterministic(before: tuple[bool, ...]) -> None:
     cudnn.deterministic, cudnn.benchmark = before[2:]
 
 
-def _thread_pools() -> list[Any]:
-    return list(sys.modules["threadpoolctl"].ThreadpoolController().lib_controllers)
+def _thread_pools() -> list[tuple[Any, int]]:
+    return [(pool, pool.num_threads) for pool in sys.modules["threadpoolctl"].ThreadpoolController().lib_controllers]
 
 
 def _set_thread_pools(before: list[tuple[Any, int]]) -> None:
@@ -212,7 +204,7 @@ SETTINGS = (
         lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []),
         lambda before: signal.pthread_sigmask(signal.SIG_SETMASK, before),
     ),
-    Setting(lambda: [(pool, pool.num_threads) for pool in _thread_pools()], _set_thread_pools, "threadpoolctl"),
+    Setting(_thread_pools, _set_thread_pools, "threadpoolctl"),
     Setting(lambda: _torch().get_num_threads(), lambda before: _torch().set_num_threads(before), "torch"),
     Setting(lambda: _torch().get_default_dtype(), lambda before: _torch().set_default_dtype(before), "torch"),
     Setting(_default_device, lambda before: _torch().set_default_device(before), "torch"),

@@ -208,10 +208,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _RAISED)
 
 
-def _aborted_for_memory(status: int, printed: str) -> bool:
-    return status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED)
-
-
 def oom_kills() -> int | None:
     """Out-of-memory kills that the kernel of this machine has counted; None: it does not tell."""
     with contextlib.suppress(OSError, ValueError):
@@ -256,7 +252,7 @@ def outcome_of_exit(code: int, *, status: int, oom_kills: int | None, printed: s
         )
     if status == signal.SIGKILL:
         return outcome_of_sigkill(oom_kills)
-    if _aborted_for_memory(status, printed):
+    if status == signal.SIGABRT and any(words in printed.lower() for words in _PRINTED):
         return Outcome.OUT_OF_MEMORY, (
             "A native library ended the training process, for it got no memory; the end of its log is in the detail. "
             + MEMORY_CURE

@@ -131,25 +131,39 @@ def _stopwatch(*limits: float | None) -> Stopwatch:
     return Stopwatch(2 * _look_seconds(*limits), time.monotonic)
 
 
-class ChildWatch:
-    """Watches a child while it trains, and ends it at the first limit that it exceeds.
+class RunningAttempt:
+    """One attempt in a child process, from before its order until the child is reaped, or waits for the next one.
+
+    It ends the child at the first limit that it exceeds.
 
     Args:
-        request: of its attempt; names the limits.
-        process: the child.
+        request: of the attempt; names the limits.
+        process: that trains it.
         progress: page shared with it.
-        meter: measures what it uses.
+        without: process ids of children of the zygote that do not belong to the attempt.
+
+    Raises:
+        StorageError: the attempt's log cannot be written.
     """
 
     def __init__(
-        self, request: JobRequest, process: ChildProcess, progress: SharedProgress, meter: AttemptMeter
+        self, request: JobRequest, process: ChildProcess, progress: SharedProgress, without: Container[int] = ()
     ) -> None:
-        self._setup, self._target, self._in_gang = request.setup, request.job.target, request.gang is not None
-        self._process, self._progress, self._meter = process, progress, meter
-        self.ending = self.has_reported = self.has_ended = False
-        """The child was told to end, or has reported and only has to exit; it has reported; it was reaped."""
+        self.request, self.process, self._progress = request, process, progress
+        self._setup, self._target = request.setup, request.job.target
+        place = log_path(request.job.trial, request.job.attempt, request.gang.rank)
+        self.log = AttemptLog(Path(self._setup.folder) / place, self._setup.log_limit)
+        self.settled: Settled | None = None
+        """Message of the child after its report, where its process may stay for the next attempt."""
+        self.ending = self.has_ended = False
+        """The child was told to end, or has reported and only has to exit; it was reaped."""
         self.stopped_for: tuple[Outcome, str] | None = None
         """Outcome and message of the attempt that was stopped here; None: it was not."""
+        self._inbox = MessageInbox()
+        self._started = time.time()
+        self._oom_kills = oom_kills()
+        self._done: Finished | None = None
+        self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
         self._spent = _stopwatch(self._setup.timeout)
         self._spent.reset(0.0 if request.job.unit is None else request.job.unit.elapsed)
         self._still = _stopwatch(self._setup.stall_timeout, self._setup.storage_timeout)
@@ -158,19 +172,18 @@ class ChildWatch:
         self._last_step = 0.0, False
         """Time of the child's last progress, and True if it stores a checkpoint."""
         self.end_within(self._setup.grace)
-        start = request.job.checkpoint.resource if request.job.checkpoint else 0
+        self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         if process.asks and process.last is not None:  # it stands there, with or without a checkpoint
-            start = process.last.job.target
-        self._start = start
-        progress.begin(start)
+            self._start = process.last.job.target
+        progress.begin(self._start)
 
     @property
     def was_given_to_nobody(self) -> bool:
-        return self._process.idle_since > 0 and not self._progress.begun and self.stopped_for is None
+        return self.process.idle_since > 0 and not self._progress.begun and self.stopped_for is None
 
     def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
         """Send SIGTERM now and SIGKILL after the grace period; the first reason counts, and none after a report."""
-        if self.stopped_for is not None or self.has_reported:
+        if self.stopped_for is not None or self._done is not None:
             return
         self.stopped_for = outcome, message
         if self.has_ended:  # the number may be somebody else's by now
@@ -178,7 +191,7 @@ class ChildWatch:
         self.ending = True
         self.end_within(self._setup.grace if grace is None else grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self._process.pid, signal.SIGTERM)
+            os.kill(self.process.pid, signal.SIGTERM)
 
     def stop_for_memory(self, message: str) -> None:
         self.stop(Outcome.OUT_OF_MEMORY, message, grace=_LIMIT_GRACE)
@@ -186,14 +199,6 @@ class ChildWatch:
     def lower(self, memory: int) -> None:
         """Lower its limit to ``memory`` bytes of its device, if that is less than its share."""
         self._meter.lower(memory)
-
-    def reported(self) -> None:
-        """The child sent its report, and has the grace period to end, or to put back what the attempt changed."""
-        self.has_reported = True
-        if not self.has_ended:
-            self.ending = True
-            settle = min(SETTLE_SECONDS, self._setup.zygote_timeout / 2) if self._process.stays else 0.0
-            self.end_within(self._setup.grace + settle)
 
     def end_within(self, grace: float) -> None:
         self._grace, self._ending = grace, _stopwatch(grace)
@@ -216,11 +221,11 @@ class ChildWatch:
         Returns:
             What is new of its use, once its profile is complete; None: nothing.
         """
-        if self.was_given_to_nobody and is_stopped(self._process.pid):
-            self._process.kill()
+        if self.was_given_to_nobody and is_stopped(self.process.pid):
+            self.process.kill()
         if self.ending:
             if self._ending.elapsed() >= self._grace:
-                self._process.kill()
+                self.process.kill()
                 self.end_within(1.0)
             return None
         resource, when, storing = self._progress.read(self._target)
@@ -241,7 +246,7 @@ class ChildWatch:
             )
         elif limit is not None and self._still.elapsed() >= limit:
             # of a gang: a rank that waits for one that hangs sleeps
-            state = process_state(self._process.pid) if self._in_gang else ""
+            state = process_state(self.process.pid) if self.request.gang.size > 1 else ""
             self.stop(
                 Outcome.HUNG,
                 f"No step was finished within training.stall_timeout = {limit:g} s; {where}"
@@ -254,46 +259,7 @@ class ChildWatch:
         most, share = self._meter.limit, self._meter.share
         if most is not None and share is not None and self._meter.memory > most:
             self.stop_for_memory(exceeded(share, self._meter.memory))
-        return self._meter.news(self.units(is_done=False))
-
-    def units(self, *, is_done: bool) -> int:
-        """Units that the attempt has trained; ``is_done``: all of them."""
-        return (self._target if is_done else self._progress.read(self._target)[0]) - self._start
-
-    def stood_still(self) -> float:
-        """Seconds of the attempt in which this process itself stood still."""
-        self._spent.elapsed()
-        return self._spent.stood_still
-
-
-class RunningAttempt:
-    """One attempt in a child process, from before its order until the child is reaped, or waits for the next one.
-
-    Args:
-        request: of the attempt.
-        process: that trains it.
-        progress: page shared with it.
-        without: process ids of children of the zygote that do not belong to the attempt.
-
-    Raises:
-        StorageError: the attempt's log cannot be written.
-    """
-
-    def __init__(
-        self, request: JobRequest, process: ChildProcess, progress: SharedProgress, without: Container[int] = ()
-    ) -> None:
-        self.request = request
-        self.process = process
-        self.settled: Settled | None = None
-        """Message of the child after its report, where its process may stay for the next attempt."""
-        place = log_path(request.job.trial, request.job.attempt, request.rank)
-        self.log = AttemptLog(Path(request.setup.folder) / place, request.setup.log_limit)
-        self._inbox = MessageInbox()
-        self._started = time.time()
-        self._oom_kills = oom_kills()
-        self._done: Finished | None = None
-        self._meter = AttemptMeter(request.portion, progress, without, cpu_before=process.cpu)
-        self.watch = ChildWatch(request, process, progress, self._meter)
+        return self._meter.news(self._progress.read(self._target)[0] - self._start)
 
     def read_result(self, reads: int = _READS_PER_TURN) -> bool:
         """Read what the child wrote so far; False once nothing more can come or matter."""
@@ -309,9 +275,9 @@ class RunningAttempt:
                     self._accept(message)
             except MalformedMessageError as error:
                 if self._done is not None:  # its result counts, and the process is ended
-                    self.watch.end_within(self.request.setup.grace)
+                    self.end_within(self._setup.grace)
                     return False
-                self.watch.stop(
+                self.stop(
                     Outcome.CRASHED,
                     f"The training process wrote to the descriptor its report goes through: {error}. Write to "
                     "descriptors that the training function opened, and close no others.",
@@ -320,18 +286,21 @@ class RunningAttempt:
         return True
 
     def _accept(self, message: object) -> None:
-        job = self.request.job
         if isinstance(message, Settled) and self._done is not None:
             self.settled = message
             if not message.stays:
-                self.watch.end_within(self.request.setup.grace)  # its exit functions may take so long
+                self.end_within(self._setup.grace)  # its exit functions may take so long
             return
         if not isinstance(message, Finished) or self._done is not None:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
-        if (message.report.trial, message.report.attempt) != job.key:
+        job = self.request.job
+        if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
         self._done = message
-        self.watch.reported()
+        if not self.has_ended:  # it has the grace period to end, or to put back what the attempt changed
+            self.ending = True
+            settle = min(SETTLE_SECONDS, self._setup.zygote_timeout / 2) if self.process.stays else 0.0
+            self.end_within(self._setup.grace + settle)
 
     def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
         """The report of a child that has ended: its own, or one made from its exit status; with what it used.
@@ -343,10 +312,10 @@ class RunningAttempt:
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
-        self.watch.ending = self.watch.has_ended = True
+        self.ending = self.has_ended = True
         self.log.copy(self.process.output, _READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
-        printed, done, reason = self.log.tail(), self._done, self.watch.stopped_for
+        printed, done, reason = self.log.tail(), self._done, self.stopped_for
         if done is not None and (reason is None or done.report.outcome in RESULTS):
             report = done.report
             self.log.write((done.traceback or report.detail).encode("utf-8", "replace"))
@@ -361,7 +330,9 @@ class RunningAttempt:
                     reason = reason[0], reason[1] + refused(self.request.portion)
             report = self.request.report(*reason, detail=printed, started=self._started)
         has_result = self._done is not None and self._done.report.outcome in RESULTS
-        usage = self._meter.usage(time.monotonic(), cpu=cpu, units=self.watch.units(is_done=has_result))
-        stood_still = self.watch.stood_still()
+        resource = self._target if has_result else self._progress.read(self._target)[0]
+        usage = self._meter.usage(time.monotonic(), cpu=cpu, units=resource - self._start)
+        self._spent.elapsed()
+        stood_still = self._spent.stood_still
         still = round(stood_still, 3) if stood_still else report.stood_still
         return msgspec.structs.replace(report, usage=usage, stood_still=still)

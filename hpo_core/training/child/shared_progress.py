@@ -168,10 +168,8 @@ class SharedProgress:
         self._at.mark, self._at.mark_cpu = now, time.process_time() - self._cpu
 
     def _note_torch(self) -> None:
-        """Note the largest memory that torch reserved of the GPUs of this process: others cannot have it.
-
-        CUDA's context (some 100 MB) is not known to torch.
-        """
+        # Note the largest memory that torch reserved of the GPUs of this process: others cannot have it.
+        # CUDA's context (some 100 MB) is not known to torch.
         torch: Any = sys.modules.get("torch")
         cuda: Any = getattr(torch, "cuda", None)
         if cuda is not None and cuda.is_initialized():

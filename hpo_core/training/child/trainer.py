@@ -98,6 +98,7 @@ class Trainer:
         self, objective: str, pythonpath: Sequence[str] = (), *, threads: int | None = None, gpu: str = ""
     ) -> None:
         self.key = objective, tuple(pythonpath), threads, gpu
+        self.gpu = gpu
         self.child = 0
         """Process id, and process group, of the attempt that runs; 0: none does."""
         self._zygote: subprocess.Popen[bytes] | None = None
@@ -120,11 +121,6 @@ class Trainer:
         """Folder of the study that its last attempt is of, by which cancels name it; its pool sets it."""
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
-
-    @property
-    def gpu(self) -> str:
-        """The GPU that its jobs see; empty: those that this process sees."""
-        return self.key[3]
 
     @property
     def pid(self) -> int:

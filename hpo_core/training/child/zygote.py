@@ -128,7 +128,7 @@ class Zygote:
     def serve(self) -> NoReturn:
         """Answer the trainer until it goes away; then exit."""
         while True:
-            deadline = None if self._child is None else self._child.watch.next_deadline()
+            deadline = None if self._child is None else self._child.next_deadline()
             if self._waiting is not None:
                 deadline = self._waiting.waits_until
             timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
@@ -143,7 +143,7 @@ class Zygote:
             if a_child_ended:  # last: its pipes are closed then
                 self._on_child_exit()
             if self._child is not None:
-                if (usage := self._child.watch.check()) is not None:
+                if (usage := self._child.check()) is not None:
                     self._send(Measured(usage))
             elif self._waiting is not None and time.monotonic() >= self._waiting.waits_until:
                 self._end_waiting()
@@ -163,7 +163,7 @@ class Zygote:
                 case RunJob():
                     self._start(message.request)
                 case Ping():
-                    self._send(Pong(self._child is not None and self._child.watch.ending))
+                    self._send(Pong(self._child is not None and self._child.ending))
                 case Cancel() | Lower():
                     self._tell_child(message)
         return True
@@ -176,11 +176,11 @@ class Zygote:
         if child is None or child.request.job.key != key:
             return
         if isinstance(message, Lower):
-            child.watch.lower(message.memory)
+            child.lower(message.memory)
         elif message.exceeded:
-            child.watch.stop_for_memory(message.exceeded)
+            child.stop_for_memory(message.exceeded)
         else:
-            child.watch.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
+            child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 
     def _prepare(self, message: Prepare) -> None:
         own_descriptors = open_descriptors()
@@ -191,7 +191,13 @@ class Zygote:
         except (SpecError, ObjectiveError) as error:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
-        _import_for_children()
+        if "torch" in sys.modules:
+            # The first optimizer imports torch._dynamo, which takes a second in each child. Only import it here: a step
+            # of an optimizer would initialize CUDA (it checks for graph capture), and then no child could use a GPU.
+            importlib.import_module("torch._dynamo")
+            importlib.import_module("safetensors.torch")
+        seed_all(0)
+        capture_all()
         find_thread_pools()
         self._objective_descriptors = open_descriptors() - own_descriptors
         self._objective_processes = frozenset(children(os.getpid()))
@@ -248,7 +254,7 @@ class Zygote:
             process.pid = os.fork()
         if process.pid == 0:
             AttemptProcess(self._function, process, self._progress).run(parent, self._objective_descriptors)
-        process.close_childs_ends()
+        process.close(process.result_in, process.output_in, process.orders)  # the child's ends
         return process
 
     def _keep(self, child: RunningAttempt, settled: Settled) -> None:
@@ -269,7 +275,7 @@ class Zygote:
         process, self._waiting = self._waiting, None
         if process is None:
             return
-        process.let_end()
+        process.close(process.orders_in)  # at which it ends
         deadline = time.monotonic() + _END_SECONDS
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() >= deadline or is_stopped(process.pid):
@@ -301,7 +307,7 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        if child.watch.was_given_to_nobody:
+        if child.was_given_to_nobody:
             child.log.forget()
             child.log.close()
             child.process.close()
@@ -328,16 +334,6 @@ class Zygote:
         self._end_waiting()
         kill_children()
         os._exit(0)
-
-
-def _import_for_children() -> None:
-    if "torch" in sys.modules:
-        # The first optimizer imports torch._dynamo, which takes a second in each child. Only import it here: a step
-        # of an optimizer would initialize CUDA (it checks for graph capture), and then no child could use a GPU.
-        importlib.import_module("torch._dynamo")
-        importlib.import_module("safetensors.torch")
-    seed_all(0)
-    capture_all()
 
 
 def clear_exit_functions() -> None:

@@ -311,10 +311,8 @@ class ClusterKind(ABC, Generic[Settings]):
 
 @functools.cache
 def _end_quietly() -> None:
-    """Let Dask's end of clusters at the interpreter's end say nothing.
-
-    It closes a cluster again whose start Ctrl-C interrupted, and fails where that one is ending already.
-    """
+    # Let Dask's end of clusters at the interpreter's end say nothing.
+    # It closes a cluster again whose start Ctrl-C interrupted, and fails where that one is ending already.
     close_clusters = getattr(spec, "close_clusters", None)
     if close_clusters is not None:
         atexit.unregister(close_clusters)
