@@ -143,7 +143,9 @@ app()
 """
 
 
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "all of them" else pytest.mark.slow) for name in FEATURES]
+)
 def test_the_rest_works_without(name: str, tmp_path: Path) -> None:
     feature = FEATURES[name]
     gone = shutil.ignore_patterns("__pycache__")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from datetime import timedelta
+from itertools import count
 from types import FrameType
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -100,8 +101,12 @@ def halt_with_worker() -> None:
     end_with_parent(_WORKER_GONE)
 
 
-def _terminate_once(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)
+_signals = count()
+
+
+def _terminate_once(_: int, frame: FrameType | None) -> None:
+    if next(_signals):  # counted in one step: the second one may come before this function's first line
+        return
     handler = signal.getsignal(signal.SIGTERM)
     if callable(handler):
         handler(signal.SIGTERM, frame)

@@ -50,7 +50,7 @@ def tune_flow(name: str, parameters: Mapping[str, Any], body: Callable[[], State
     names = [Parameter(name, Parameter.KEYWORD_ONLY) for name in parameters]
     tune.__signature__ = Signature(names)  # type: ignore[attr-defined]
     # by this name Prefect counts the calls within a flow run; two threads that count at once may share a number
-    tune.__qualname__ = name.replace(".", "-")
+    tune.__qualname__ = f"tune-{name.replace('.', '-')}"
     made = Flow(tune, name="tune", flow_run_name=name, validate_parameters=False, persist_result=False, retries=0)
     return partial(made, **parameters)
 
