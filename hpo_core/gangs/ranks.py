@@ -167,7 +167,7 @@ class Ranks:
             if metrics.keys() != last[0].keys():
                 raise ObjectiveError(
                     f"Rank {rank} of {self.size} reported {_listed(metrics)} at step {target}, and rank 0 "
-                    f"{_listed(last[0])}: report the same metrics on all self."
+                    f"{_listed(last[0])}: report the same metrics on all ranks."
                 )
         for point in points:
             there = [one[point.resource] for one in by_rank if point.resource in one]
@@ -188,7 +188,7 @@ class Ranks:
             if digests.keys() != first.keys():
                 raise ObjectiveError(
                     f"Rank {rank} of {self.size} tracks {_listed(digests)}, and rank 0 {_listed(first)}: "
-                    "trial.track() must be given the same on all self."
+                    "trial.track() must be given the same on all ranks."
                 )
             if apart := [name for name, digest in digests.items() if digest != first[name]]:
                 raise ObjectiveError(

@@ -1,4 +1,4 @@
-"""Any sampler of Optuna as an oracle, and our random one in plain Optuna.
+"""Any sampler of Optuna as an oracle.
 
 An Optuna study in memory mirrors ours; its sampler is asked through Optuna's public define-by-run interface,
 so conditional spaces work. Trials never end inside Optuna: a trial paused at a rung may be promoted later,

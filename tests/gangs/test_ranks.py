@@ -166,7 +166,11 @@ def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) ->
         ("exit", Outcome.CRASHED, "Rank 2 of 3: The training process exited by itself with code 3"),
         ("kill", Outcome.CRASHED, "Rank 2 of 3: The training process was ended by SIGKILL"),
         ("leave", Outcome.ERROR, "Rank 2 of 3: ObjectiveError: The training function left the loop"),
-        ("metric", Outcome.ERROR, "Rank 2 of 3 reported 'loss', 'other' at step 3, and rank 0 'loss'"),
+        (
+            "metric",
+            Outcome.ERROR,
+            "Rank 2 of 3 reported 'loss', 'other' at step 3, and rank 0 'loss': report the same metrics on all ranks",
+        ),
         ("apart", Outcome.ERROR, "What is tracked as 'model' differs between rank 1 of 3 and rank 0"),
         ("stop", Outcome.HUNG, "Rank 2 of 3: No step was finished within training.stall_timeout = 15 s"),
         ("spin", Outcome.HUNG, "Rank 2 of 3: No step was finished within training.stall_timeout = 15 s"),

@@ -110,15 +110,20 @@ def offer_next(key: str, request: JobRequest) -> bool:
 
 
 def close_open_tasks(prefix: str) -> None:
+    for key in [one for one in list(_open) if one.startswith(prefix)]:
+        _close(key)
+
+
+def _close(key: str) -> None:
     with _lock:
-        for key in [one for one in _open if one.startswith(prefix)]:
-            _open.pop(key).put(None)
+        if (task := _open.pop(key, None)) is not None:
+            task.put(None)
 
 
 def _next(key: str, requests: _Requests, ends: float) -> JobRequest | None:
     with contextlib.suppress(queue.Empty):
         return requests.get(timeout=max(0.0, ends - time.monotonic()))
-    close_open_tasks(key)
+    _close(key)
     return requests.get()  # one that came in the last moment, or the end
 
 
@@ -165,7 +170,7 @@ def train(
             take_report(key, address, report)
             following = _next(key, requests, ends)
     finally:
-        close_open_tasks(key)
+        _close(key)
     return encode_report(report), address
 
 
