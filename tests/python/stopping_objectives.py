@@ -39,6 +39,15 @@ def draws(trial: hpo.Trial) -> None:
         trial.report(loss=loss, target=trial.target, reached=trial.resource)
 
 
+def holds(trial: hpo.Trial) -> None:
+    """Takes four megabytes more with each step."""
+    held = []
+    for step in trial.steps():
+        note(trial.number, step, trial.params["folder"])
+        held.append(b"1" * 4_000_000)
+        trial.report(loss=float(len(held)))
+
+
 def slow(trial: hpo.Trial) -> None:
     loss = 0.0
     for step in trial.steps():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report, Rung
 from hpo_core.training.worker import TrainerPool
 from tests.job_requests import make_request
@@ -118,9 +117,12 @@ def test_another_study_of_the_same_function_leaves_a_process_that_waits_until_it
 
 
 def test_limits_and_measurements_are_those_of_each_job(bench: Bench) -> None:
-    reports = [bench.run(0, 0, timeout=60.0, stall_timeout=30.0), bench.run(0, 1, timeout=60.0), bench.run(0, 2)]
+    holds = {"objective": "tests.python.stopping_objectives:holds", "timeout": 60.0}
+    reports = [bench.run(0, 0, stall_timeout=30.0, **holds), bench.run(0, 1, **holds), bench.run(0, 2, **holds)]
     assert len(bench.processes(0)) == 1
-    assert all(isinstance(report.usage, Usage) and report.usage.memory > 0 for report in reports)
+    for report, steps in zip(reports, LEVELS, strict=True):
+        assert report.usage is not None
+        assert report.usage.memory > steps * 3_500_000, "with what the jobs before left in the process"
     hung = "tests.python.stopping_objectives:hangs"
     bench.run(1, 0, objective=hung)
     job = Job(1, 1, Rung(0, 1), 3, {"x": 1.0, "folder": str(bench.notes)})
