@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +18,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from hpo_core.home import DATABASES
+from hpo_flows.deployed.flow_run_heartbeats import WORKER as WORKER_PID
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import deploy, listing_of, settled_environment, start_worker
 from hpo_flows.prefect_api.connection import PrefectServerError
@@ -78,61 +82,26 @@ def test_without_an_api_nothing_is_advised_that_deploy_and_worker_do_not_have(
         call()
 
 
-LOGS = """
-import logging, sys, threading
-from prefect.logging.configuration import setup_logging
-from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
-halt_with_worker()
-setup_logging()
-sys.stdin.read()
-def work():
-    logging.getLogger("prefect.job").warning("nobody reads this")
-    open(sys.argv[1], "w").write("went on")
-thread = threading.Thread(target=work)
-thread.start()
-thread.join()
-"""
-
-
-def test_a_thread_that_logs_outlives_the_worker_that_read_it(tmp_path: Path) -> None:
-    """rich raises SystemExit there, at the first line: a thread of Prefect's ended, and its flow hung."""
-    file = tmp_path / "work"
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOGS, str(file)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdin and process.stdout and process.stderr
-    for pipe in (process.stdout, process.stderr, process.stdin):  # the last one lets it go on
-        pipe.close()
-    assert process.wait(600) == 0 and file.read_text() == "went on"
-
-
 FLOW = """
-import signal, sys, time
-from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-halt_with_worker()
+import time
+from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
+end_with_parent()
 print("begun", flush=True)
-while not told:
-    time.sleep(0.01)
-time.sleep(1)
-open(sys.argv[1], "w").write(str(len(told)))
-"""
-WORKER = """
-import subprocess, sys, threading, time
-for _ in range(50):
-    threading.Thread(target=time.sleep, args=(600,)).start()
-subprocess.Popen([sys.executable, "-c", *sys.argv[1:]])
 time.sleep(600)
 """
+WORKER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', sys.argv[1]]); time.sleep(600)"
 
 
-def test_a_worker_with_many_threads_ends_its_flow_by_one_signal(tmp_path: Path) -> None:
-    file = tmp_path / "told"
-    worker = subprocess.Popen([sys.executable, "-c", WORKER, FLOW, str(file)], stdout=subprocess.PIPE)
-    with worker:
+def test_a_flow_ends_with_a_worker_that_is_killed() -> None:
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", WORKER, FLOW], stdout=subprocess.PIPE) as worker:
         assert worker.stdout and worker.stdout.readline() == b"begun\n"
         worker.kill()
-        worker.stdout.read()  # the flow has ended, too
-    assert file.read_text() == "1"
+        assert worker.stdout.read() == b"" and time.monotonic() - began < 600
+
+
+def test_a_flow_that_begins_after_its_worker_ended_ends_at_once() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as worker:
+        worker.wait()
+    environment = os.environ | {WORKER_PID: str(worker.pid)}
+    assert subprocess.run([sys.executable, "-c", FLOW], env=environment).returncode == -signal.SIGKILL

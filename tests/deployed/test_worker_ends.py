@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT
 from tests.deployed.deployment_server import Deployed, gone
 from tests.flows.conftest import LIMIT
 
@@ -25,9 +25,6 @@ BUSY = 10.0
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory, deployments_api: dict[str, str]) -> Deployed:
     made = Deployed(tmp_path_factory.mktemp("alone"), deployments_api)
-    long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
-    long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
-    (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))
     for _ in range(2):  # twice changes nothing
         done = made.hpo("deploy")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -81,14 +78,15 @@ def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, n
 
 
 def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
-    """Trials of five minutes: nothing is logged meanwhile, which would end the process at the broken pipe."""
-    run = alone.start("tune-file", file="long.yaml", name="orphan")
+    """By the kernel: the run is Crashed once its heartbeats are missing, and nothing of its study is lost."""
+    alone.hold()
+    run = alone.start("tune-file", file="slow.yaml", name="orphan")
     with worker_of(alone) as worker:
-        study, processes = alone.begun(run, 0)
-        while not alone.status(study).get("running"):
-            time.sleep(0.5)
+        study, processes = alone.begun(run, 3)
         worker.kill()
         assert gone(processes), processes
-    assert alone.run(run)["state_type"] == "CRASHED"
-    halted = alone.status(study)
-    assert halted["status"] == "halted" and halted["reason"] == "interrupted"
+    found = alone.wait(run, lambda found: found["state_type"] == "CRASHED")
+    assert found["state"]["message"] == NO_HEARTBEAT
+    retried(alone, run)
+    after = alone.status(study)
+    assert after["status"] == "finished" and after["jobs"] == 24 and "clean" in alone.hpo("audit", study).stdout

@@ -1,7 +1,7 @@
-"""Flow runs whose process is gone: Prefect's heartbeats, and a signal of the kernel's where the worker is gone.
+"""Flow runs whose process is gone: Prefect's heartbeats, and the kernel, which ends flows with their worker.
 
 Prefect's engine sends an event while a flow runs. An automation, made by ``hpo deploy``, calls a deployment's run
-Crashed whose heartbeats stop; that needs no process of ours. A flow process whose worker ends halts its study at once.
+Crashed whose heartbeats stop; that needs no process of ours.
 
 HPO_WORKER_PID  set by ``hpo worker`` for its flow processes: the process of the worker
 """
@@ -16,13 +16,10 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from datetime import timedelta
-from itertools import count
-from types import FrameType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psutil
-from rich.console import Console
 
 from hpo_core.home import Home
 
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 30
 """The smallest that Prefect (3.8) takes; ``hpo worker`` sets it for the flows that it starts."""
 LIMIT_SECONDS = 120.0
-"""Longer than a flow process lives on after its worker (``GRACE_SECONDS``)."""
 NO_HEARTBEAT = (
     f"No heartbeat for {LIMIT_SECONDS:.0f} s: its process and its worker are gone. Retry it, or run `resume`."
 )
@@ -74,54 +70,22 @@ def report_silent_runs(
         client.create_automation(wanted)
 
 
-GRACE_SECONDS = 45.0
-"""Time for a study to halt. The profiles give their worker 60 seconds and more."""
 _PR_SET_PDEATHSIG = 1
-_WORKER_GONE = signal.SIGUSR1
 WORKER = "HPO_WORKER_PID"
 """Environment variable that a worker sets for its flow processes."""
 
 
-def end_with_parent(number: int) -> None:
-    """Have the kernel send this process a signal once the process that started it has ended, or now if it has."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+def end_with_parent() -> None:
+    """Have the kernel kill this process once the process that started it has ended, or now if it has."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if (parent := os.environ.get(WORKER)) is not None and not psutil.pid_exists(int(parent)):
-        os.kill(os.getpid(), number)
-
-
-def halt_with_worker() -> None:
-    """Halt the study of this flow process, as by one SIGTERM, once the worker that started it is gone.
-
-    The kernel sends a signal for each of the worker's threads that it ends before the last: two of them would end the
-    halt itself, too. The worker reads this process's output as well, and at a broken pipe rich raises SystemExit in
-    whatever thread logs: that of Prefect's tasks would end, and the flow hang.
-    """
-    Console.on_broken_pipe = _say_no_more  # type: ignore[assignment]
-    signal.signal(_WORKER_GONE, _terminate_once)
-    end_with_parent(_WORKER_GONE)
-
-
-_signals = count()
-
-
-def _terminate_once(_: int, frame: FrameType | None) -> None:
-    if next(_signals):  # counted in one step: the second one may come before this function's first line
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    if callable(handler):
-        handler(signal.SIGTERM, frame)
-    else:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _say_no_more(console: Console) -> None:
-    console.quiet = True
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
     from prefect.workers.process import ProcessWorker
 
-    end_with_parent(signal.SIGKILL)
+    end_with_parent()
     os.environ[WORKER] = str(os.getpid())
     # Prefect keeps code in `runner_storage` of this folder; another user could put other code into the one of all
     tempfile.tempdir = str(Home().make_folder("worker"))

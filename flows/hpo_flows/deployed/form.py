@@ -23,7 +23,7 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
-from hpo_flows.deployed.flow_run_heartbeats import halt_with_worker
+from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
 from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, form_parameters, read
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_pages.tune_flow import failed
@@ -95,7 +95,7 @@ def form_flow(name: str, run_name: Callable[[], str] | None = None) -> Callable[
         def run(*values: Any, **named: Any) -> Any:  # Prefect hands in either
             parameters = signature.bind(*values, **named).arguments
             if deployment.id is not None:
-                halt_with_worker()
+                end_with_parent()
             logging.getLogger("prefect.flow_runs").addFilter(_is_no_engine_traceback)
             try:
                 with masked_errors():  # the form shows the values that it does not take

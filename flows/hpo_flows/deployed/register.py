@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
 from hpo_core.views.formatting import plural
-from hpo_flows.deployed.flow_run_heartbeats import GRACE_SECONDS, HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -97,10 +97,15 @@ def _watch_pool() -> tuple[str, list[DeploymentResponse]]:
     return without_credentials(f"{pages}/deployments"), found
 
 
+GRACE_SECONDS = 45.0
+"""Time for studies to halt. The profiles give their worker 60 seconds and more."""
+
+
 def start_worker() -> int:
     """Run a worker of the pool until told to end; returns its exit code.
 
-    Told to end, the worker is killed: its flow processes then halt their studies by themselves, and are waited for.
+    Told to end, it has its flow processes halt their studies, and waits for them. The kernel kills those that take
+    longer, and all of them where the worker is killed.
 
     Raises:
         PrefectServerError: no API answers.
@@ -119,7 +124,6 @@ def start_worker() -> int:
         signal.signal(number, signal.default_int_handler)
     command = [sys.executable, "-m", "hpo_flows.deployed.flow_run_heartbeats", POOL]
     worker = subprocess.Popen(command, env=environment, start_new_session=True)
-    flows: list[psutil.Process] = []
     try:
         return worker.wait()
     except KeyboardInterrupt:
@@ -127,21 +131,13 @@ def start_worker() -> int:
         halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
         how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
         print(f"Ending: {how}.", flush=True)
+        for flow in flows:
+            with suppress(psutil.Error):  # it has just ended
+                flow.terminate()
+        psutil.wait_procs(flows, GRACE_SECONDS)
         return 0
     finally:
         worker.kill()
-        deadline = time.monotonic() + GRACE_SECONDS
-        while (living := [*filter(_is_alive, flows)]) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        for process in living:
-            process.kill()
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE  # nobody reaps in a container whose first process this is
-    except psutil.Error:
-        return False
 
 
 def settled_environment() -> dict[str, str]:
