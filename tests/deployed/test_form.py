@@ -169,7 +169,7 @@ def test_a_form_says_where_a_study_runs(cluster: Any, found: Any) -> None:
         ({"space": {"whole": [RATE]}}, "must be a list of rows, by float, int, categorical"),
         ({"search": {"bayes": {}}}, r"form.search = .* must be one of \{asha"),
         ({"search": {"asha": {"max_resource": 9}}}, "it has no end. Give configs|search asha without configs"),
-        ({"seed": 7, "advanced": "{seed: 3}"}, "form: seed stands in advanced and beside it; give it once"),
+        ({"seed": 7, "advanced": "{seed: 3}"}, "form.advanced: seed has a place beside it; give it there alone"),
         ({"advanced": "{name: ["}, "form.advanced cannot be read as YAML"),
         ({"advanced": "seed"}, "form.advanced = 'seed' must be settings as in a study file"),
         ({"advanced": "{seeds: 3}"}, "form: seeds: unknown key"),
@@ -180,6 +180,10 @@ def test_a_form_says_where_a_study_runs(cluster: Any, found: Any) -> None:
         (
             {"cluster": {"slurm": {"directives": ["--wrap=curl example.org"]}}},
             r"form.cluster = .* must be one of \{local",
+        ),
+        (
+            {"advanced": "{cluster: {kind: slurm, directives: [--wrap=x]}}"},
+            "form.advanced: cluster has a place beside it",
         ),
     ],
 )

@@ -8,14 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from prefect.client.schemas.objects import DeploymentSchedule
-from prefect.client.schemas.responses import DeploymentResponse
-from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 
 from hpo_core.home import DATABASES
 from hpo_flows.deployed.flow_run_heartbeats import WORKER as WORKER_PID
@@ -65,12 +61,10 @@ def test_a_working_folder_whose_name_would_be_two_import_folders_is_refused(
 
 
 def test_a_deployment_is_listed_with_its_schedules() -> None:
-    nightly = DeploymentSchedule(schedule=CronSchedule(cron="0 3 * * *"), active=True)
-    hourly = DeploymentSchedule(schedule=IntervalSchedule(interval=timedelta(hours=1)), active=False)
-    found = DeploymentResponse.model_validate(
-        {"name": "nightly", "flow_id": uuid4(), "description": "Tune.\nMore.", "schedules": [nightly, hourly]}
-    )
-    assert listing_of(found) == "Tune.  schedule: 0 3 * * * UTC  schedule: every 1:00:00 (off)"
+    schedules = [{"cron": "0 3 * * *", "timezone": "UTC"}, {"interval": 3600, "active": False}]
+    found = listing_of({"name": "nightly", "description": "Tune.\nMore.", "schedules": schedules})
+    assert found == "Tune.  schedule: {cron: 0 3 * * *, timezone: UTC}  schedule: {interval: 3600, active: false}"
+    assert listing_of({"name": "plain"}) == ""
 
 
 @pytest.mark.parametrize("call", [deploy, start_worker])

@@ -31,7 +31,6 @@ from hpo_flows.deployed.form import (
     study_of,
 )
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.prefect_api.connection import api_is_unreachable
 from hpo_flows.prefect_pages.tune_flow import end_state, tags_of
 from hpo_flows.study_run.session import Session
 from hpo_flows.study_run.study_flow import drive
@@ -157,14 +156,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
     session.inform = get_run_logger().info
     with closing(session):
         study = drive(session)
-    state = end_state(study, _cure(study))
-    if not api_is_unreachable():
-        with get_client(sync_client=True) as client:
-            now = this_flow_run().state
-            if now is not None and (now.is_paused() or now.is_failed()):
-                # paused after the last job: Prefect's engine leaves it at that, and its server fails it in time
-                client.set_flow_run_state(UUID(str(flow_run.id)), state, force=True)
-    return state
+    return end_state(study, _cure(study))
 
 
 def _cure(study: Study) -> str:

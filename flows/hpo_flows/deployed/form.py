@@ -186,8 +186,8 @@ def study_of(form: StudyForm, name: str, permissions: Permissions) -> StudySpec:
     others = given.pop("advanced", {})
     if not isinstance(others, Mapping):
         raise SpecError(f"form.advanced = {shown(others)} must be settings as in a study file, such as {{seed: 3}}.")
-    if twice := [key for key in others if key in given]:
-        raise SpecError(f"form: {', '.join(twice)} stands in advanced and beside it; give it once.")
+    if beside := [key for key in others if key in given or key in _AT_ONCE]:  # a cluster: of the kinds of the form
+        raise SpecError(f"form.advanced: {', '.join(beside)} has a place beside it; give it there alone.")
     given |= {**others, "study": name, "pythonpath": [str(folder) for folder in permissions.import_folders]}
     spec = StudySpec.from_plain(given, "form")
     folder = permissions.data_folder or permissions.folder

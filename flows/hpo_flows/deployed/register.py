@@ -1,4 +1,7 @@
-"""``hpo deploy`` and ``hpo worker``: deployments, and the process that runs them, on a Prefect server that is there."""
+"""``hpo deploy`` and ``hpo worker``: deployments, and the process that runs them, on a Prefect server that is there.
+
+Prefect is imported where it is needed: its environment is set before.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from uuid import UUID
 
 import psutil
 import yaml
@@ -20,13 +25,11 @@ from hpo_core.home import DATABASES, Home
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
+from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.views.formatting import plural
 from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
-
-if TYPE_CHECKING:  # Prefect is imported where it is needed: its environment is set before
-    from prefect.client.schemas.responses import DeploymentResponse
 
 DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"
 """Part of the package: containers install a wheel, and have no checkout."""
@@ -44,7 +47,7 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     A file of one's own adds its deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     Returns:
-        The URL of the page that lists deployments; by name the first lines of their descriptions, and their schedules.
+        The URL of the page that lists deployments; by name descriptions and schedules, as the file has them.
 
     Raises:
         PrefectServerError: no API answers.
@@ -60,41 +63,28 @@ def deploy(file: Path | None = None) -> tuple[str, dict[str, str]]:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    names = [one["name"] for one in yaml.safe_load(file.read_text())["deployments"]]
-    address, registered = _watch_pool()
-    words = {one.name: listing_of(one) for one in registered}
-    return address, {name: words.get(name, "") for name in names}
+    return _watch_pool(), {one["name"]: listing_of(one) for one in yaml.safe_load(file.read_text())["deployments"]}
 
 
-def listing_of(deployment: DeploymentResponse) -> str:
-    described = [(deployment.description or "").strip().partition("\n")[0]]
-    for each in deployment.schedules:
-        when = each.schedule
-        times = getattr(when, "cron", "") or getattr(when, "rrule", "")
-        zone = getattr(when, "timezone", "") or "UTC"
-        words = f"{times} {zone}" if times else f"every {getattr(when, 'interval', '')}"
-        described.append(f"schedule: {words}{'' if each.active else ' (off)'}")
-    return "  ".join(filter(None, described))
+def listing_of(deployment: Mapping[str, Any]) -> str:
+    schedules = [f"schedule: {in_one_line(each)}" for each in deployment.get("schedules") or ()]
+    return "  ".join(filter(None, [str(deployment.get("description", "")).strip().partition("\n")[0], *schedules]))
 
 
-def _watch_pool() -> tuple[str, list[DeploymentResponse]]:
-    """Have runs of all deployments of the pool reported once their heartbeats stop.
-
-    Returns:
-        The page of deployments, and these.
-    """
+def _watch_pool() -> str:
+    """Have runs of all deployments of the pool reported once their heartbeats stop; returns the page of these."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    found: list[DeploymentResponse] = []
+    found: list[UUID] = []
     with get_client(sync_client=True) as client:
         while page := client.read_deployments(work_pool_filter=of_pool, limit=200, offset=len(found)):
-            found += page
-        report_silent_runs(client, [one.id for one in found])
+            found += [one.id for one in page]
+        report_silent_runs(client, found)
     pages = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
-    return without_credentials(f"{pages}/deployments"), found
+    return without_credentials(f"{pages}/deployments")
 
 
 GRACE_SECONDS = 45.0

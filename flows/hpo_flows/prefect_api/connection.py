@@ -160,24 +160,17 @@ def patient_prefect(own: tuple[str, str] | None = None) -> Iterator[None]:
     """
     global _patient
     from prefect import context
+    from prefect import settings as names
     from prefect.events.clients import PrefectEventsClient
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker
-    from prefect.settings import (
-        PREFECT_API_AUTH_STRING,
-        PREFECT_API_REQUEST_TIMEOUT,
-        PREFECT_API_URL,
-        PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
-        PREFECT_SERVER_EPHEMERAL_ENABLED,
-    )
 
     before, client = context.GLOBAL_SETTINGS_CONTEXT, EventsWorker._client_override
-    updates: dict[Any, Any] = {
-        PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS,
-        PREFECT_SERVER_EPHEMERAL_ENABLED: False,
-    }
+    updates: dict[Any, Any] = {names.PREFECT_API_REQUEST_TIMEOUT: REQUEST_SECONDS}
+    updates[names.PREFECT_SERVER_EPHEMERAL_ENABLED] = False
     if own is not None:
-        updates |= {PREFECT_API_URL: own[0], PREFECT_API_AUTH_STRING: own[1], PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True}
+        updates[names.PREFECT_API_URL], updates[names.PREFECT_API_AUTH_STRING] = own
+        updates[names.PREFECT_CLIENT_CSRF_SUPPORT_ENABLED] = True
     _patient = settings = before.settings.copy_with_update(updates=updates)
     # of the process, not of this thread: Prefect's own threads begin with an empty context
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)

@@ -57,19 +57,13 @@ class SharedServer:
         self._users: LockFile | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log_begin = 0
+        self.log = folder / "server.log"
+        self.secrets_file = folder / f"server-{socket.gethostname()}.json"
+        """Holds the password."""
 
     @property
     def api_url(self) -> str:
         return f"{self.url}/api"
-
-    @property
-    def secrets_file(self) -> Path:
-        """Holds the password."""
-        return self.folder / f"server-{socket.gethostname()}.json"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "server.log"
 
     def client_settings(self) -> dict[str, str]:
         return client_environment(self.folder) | {

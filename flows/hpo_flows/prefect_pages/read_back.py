@@ -23,7 +23,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import State, StateType, TaskRun
+from prefect.client.schemas.objects import TERMINAL_STATES, State, TaskRun
 from prefect.states import Cancelled, Crashed
 
 from hpo_core.journal.protocol import Owner
@@ -49,11 +49,8 @@ def process_words(home: Path) -> str:
 
 def end_killed_runs(client: SyncPrefectClient, home: Path) -> int:
     """Call flow runs of a home Crashed, and their task runs, whose process was here and is gone; returns how many."""
-    open_types = [one for one in StateType if one.name not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
-    wanted = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=[TAG]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=open_types)),
-    )
+    is_open = FlowRunFilterState(type=FlowRunFilterStateType(not_any_=[*TERMINAL_STATES]))
+    wanted = FlowRunFilter(tags=FlowRunFilterTags(all_=[TAG]), state=is_open)
     me, found = current_owner(), []
     for run in client.read_flow_runs(flow_run_filter=wanted, limit=_PAGE):
         host, *process = (run.infrastructure_pid or "").split(":", 3)

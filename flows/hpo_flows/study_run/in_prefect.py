@@ -58,7 +58,6 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
     with ExitStack() as stack:
         stack.callback(session.begun.set)
         if not prefect:
-            session.start_cluster()
             session.ended(*session.run())
             return
         if find_spec("prefect") is None:
