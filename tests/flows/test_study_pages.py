@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -97,13 +100,21 @@ def pages_of(study: Study, run: UUID | None = None) -> StudyPages:
 
 def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody deleted the flow run: the study's pages do not end with that."""
-    study = Study.create(make_spec())
+    asked = threading.Event()
 
-    def read_flow_run(_: Any) -> Any:
-        raise ObjectNotFound(RuntimeError())
+    class OfDeletedRun(Client):
+        def read_flow_run(self, _: Any) -> Any:
+            asked.set()
+            raise ObjectNotFound(RuntimeError())
 
+    client = OfDeletedRun()
     monkeypatch.setattr(study_pages, "api_answers", lambda: True)
-    assert pages_of(study)._api_answers(cast(Any, SimpleNamespace(read_flow_run=read_flow_run)))
+    monkeypatch.setattr(study_pages, "get_client", lambda **_: nullcontext(client))
+    monkeypatch.setattr(study_pages, "get_run_logger", lambda: client)
+    pages = pages_of(Study.create(make_spec())).start()
+    assert asked.wait(60) and not client.page
+    pages.close()
+    assert pages.finish(time.monotonic() + 60, {}) and client.page
 
 
 def test_a_paused_run_has_no_time_at_which_prefect_calls_it_failed(prefect_api: dict[str, str]) -> None:

@@ -13,7 +13,6 @@ import yaml
 from hpo_core.model.errors import SpecError
 from hpo_core.spec.study_file import changed, read_scalar, read_yaml
 from hpo_core.spec.study_yaml import as_yaml, in_one_line
-from hpo_flows.deployed.form_schema import text_of
 from tests.conftest import make_spec
 
 TABLE: dict[str, Any] = {
@@ -71,8 +70,7 @@ def test_any_short_text_is_read_as_the_core_schema_says_and_written_so_that_it_c
         if isinstance(found, dict) and isinstance(found.get("a"), str | int | float | None):
             assert repr(found["a"]) == repr(core(text)), text
         assert read_yaml(as_yaml({"a": text}))[0] == {"a": text}
-        assert read_yaml(in_one_line([text]))[0] == [text]
-        assert read_yaml(text_of([text]))[0] == [text] and read_scalar(text_of(text)) == text
+        assert read_yaml(in_one_line([text]))[0] == [text] and read_scalar(in_one_line(text)) == text
 
 
 def test_ratios_reach_a_trial_as_they_are_written() -> None:

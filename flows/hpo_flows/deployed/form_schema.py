@@ -112,7 +112,7 @@ def drawn(schema: Schema, definitions: Schema, name: str = "") -> Schema:
             found = head | {"type": "string"}
             if "string" not in _kinds(said):
                 found["description"] = f"{head.get('description', '')} As in a study file (YAML).".strip()
-            begins = None if begins is None else text_of(begins)
+            begins = None if begins is None else in_one_line(begins)
     return found | ({} if begins is None else {"default": begins})
 
 
@@ -237,14 +237,3 @@ def form_parameters(box: Schema) -> Signature:
 
 NOTHING: Any = getattr(pydantic, "MISSING", None) or object()
 """A default that no schema shows; before Pydantic 2.14 it is one that no JSON can say."""
-
-
-def text_of(value: Any) -> str:
-    """YAML on one line; a text is quoted where it would be read as another type."""
-    text = value if isinstance(value, str) else in_one_line(value)
-    read_back = read_scalar(text)
-    if not isinstance(value, str | int | float | bool | None) or (
-        type(read_back) is type(value) and read_back == value
-    ):
-        return text
-    return yaml.safe_dump(value, default_style="'").strip()

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,7 @@ from hpo_flows.prefect_api.connection import ASK_SECONDS, api_answers
 from hpo_flows.prefect_pages.artifacts import artifact_key, study_markdown, why_halted
 from hpo_flows.progress import BoardNotes, PlainLines
 
-POLL_SECONDS = 0.3
+END_POLL_SECONDS = 0.3
 SOONEST = 4.0
 """Seconds between two updates of the page at first; later a sixtieth of the time elapsed, ``LATEST`` at most."""
 LATEST = 60.0
@@ -67,9 +68,6 @@ class StudyPages(Observer):
         self._artifact: UUID | None = None
         """Made once, then changed in place: new versions would fill the timeline with dots."""
         self._due = 0.0
-        self._asked = 0.0
-        self._answers = True
-        self._told = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> StudyPages:
@@ -133,16 +131,22 @@ class StudyPages(Observer):
     # In a thread.
 
     def _follow(self) -> None:
-        logger = get_run_logger()
+        logger, told = get_run_logger(), False
         with get_client(sync_client=True) as client:
             while True:
                 ended = self._ended.is_set()  # before it is sent: what was written until then is shown
-                if self._api_answers(client) and self._send(client, logger) and ended:
-                    return
+                if api_answers():
+                    if self._send(client, logger) and ended:
+                        return
+                    with suppress(Exception):  # somebody deleted the flow run, say: the pages go on
+                        self._heed(client)
+                elif not (told or ended):  # the end has a sentence of its own
+                    told = True
+                    self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
                 if ended:  # whoever waits for this has a limit
-                    time.sleep(POLL_SECONDS)
+                    time.sleep(END_POLL_SECONDS)
                 else:
-                    self._ended.wait(POLL_SECONDS)
+                    self._ended.wait(ASK_SECONDS)
 
     def _send(self, client: SyncPrefectClient, logger: Any) -> bool:
         while self._lines:
@@ -164,20 +168,6 @@ class StudyPages(Observer):
         else:
             client.update_artifact(self._artifact, drawn)
         self._sent = drawn
-
-    def _api_answers(self, client: SyncPrefectClient) -> bool:
-        if time.monotonic() - self._asked >= ASK_SECONDS:
-            self._answers = api_answers()
-            self._asked = time.monotonic()
-            if self._answers:
-                try:
-                    self._heed(client)
-                except Exception as error:  # it is asked for again; the pages go on, whatever became of the flow run
-                    log.debug("asking for the flow run's state: %s: %s", type(error).__name__, error)
-            elif not self._told and not self._ended.is_set():  # whose end has a sentence of its own
-                self._told = True
-                self._say("The Prefect server does not answer: its pages stop here. The study goes on.")
-        return self._answers
 
     def _heed(self, client: SyncPrefectClient) -> None:
         state = client.read_flow_run(self._flow_run).state
