@@ -141,7 +141,7 @@ def worker() -> None:
     """Run what is started from the Prefect UI, until interrupted (HPO_ALLOWED_OBJECTIVES says what it may)."""
     from hpo_flows.deployed.register import start_worker
 
-    raise typer.Exit(start_worker())
+    start_worker()
 
 
 def ui(home: HomeOption = None, journal: JournalOption = None) -> None:

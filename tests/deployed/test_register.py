@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES
+from hpo_flows.deployed import register
 from hpo_flows.deployed.flow_run_heartbeats import WORKER as WORKER_PID
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import deploy, listing_of, settled_environment, start_worker
@@ -71,6 +72,8 @@ def test_a_deployment_is_listed_with_its_schedules() -> None:
 def test_without_an_api_nothing_is_advised_that_deploy_and_worker_do_not_have(
     call: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(register, "settled_environment", dict)
+    monkeypatch.setenv(WORKER_PID, "")
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
     with pytest.raises(PrefectServerError, match=r"No Prefect API answers at .* mend PREFECT_API_URL\.$"):
         call()
@@ -78,6 +81,7 @@ def test_without_an_api_nothing_is_advised_that_deploy_and_worker_do_not_have(
 
 FLOW = """
 import time
+from hpo_flows.deployed import register
 from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
 end_with_parent()
 print("begun", flush=True)

@@ -8,20 +8,15 @@ HPO_WORKER_PID  set by ``hpo worker`` for its flow processes: the process of the
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import signal
-import sys
-import tempfile
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import psutil
-
-from hpo_core.home import Home
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -80,13 +75,3 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if (parent := os.environ.get(WORKER)) is not None and not psutil.pid_exists(int(parent)):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    from prefect.workers.process import ProcessWorker
-
-    end_with_parent()
-    os.environ[WORKER] = str(os.getpid())
-    # Prefect keeps code in `runner_storage` of this folder; another user could put other code into the one of all
-    tempfile.tempdir = str(Home().make_folder("worker"))
-    asyncio.run(ProcessWorker(work_pool_name=sys.argv[1], create_pool_if_not_found=False).start())

@@ -5,11 +5,13 @@ Prefect is imported where it is needed: its environment is set before.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -27,7 +29,7 @@ from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.views.formatting import plural
-from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, report_silent_runs
+from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, WORKER, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -91,43 +93,45 @@ GRACE_SECONDS = 45.0
 """Time for studies to halt. The profiles give their worker 60 seconds and more."""
 
 
-def start_worker() -> int:
-    """Run a worker of the pool until told to end; returns its exit code.
-
-    Told to end, it has its flow processes halt their studies, and waits for them. The kernel kills those that take
-    longer, and all of them where the worker is killed.
+def start_worker() -> None:
+    """Run a worker of the pool in this process until it is told to end.
 
     Raises:
         PrefectServerError: no API answers.
         NotAllowedError: nothing is allowed to run.
     """
+    os.environ.update(settled_environment() | {WORKER: str(os.getpid())})
     _need_api()
-    environment = settled_environment()
-    if not Permissions.of_environment(environment).objectives:
+    if not Permissions.of_environment().objectives:
         raise NotAllowedError(
             "HPO_ALLOWED_OBJECTIVES is not set, so every run would be refused. Name the packages whose training "
             "functions may be run, for example HPO_ALLOWED_OBJECTIVES=my_models."
         )
     _make_pool()
+    from prefect.workers.process import ProcessWorker
+
     # begun in the background of a script they would be ignored here, and by all that is started from here
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    command = [sys.executable, "-m", "hpo_flows.deployed.flow_run_heartbeats", POOL]
-    worker = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        return worker.wait()
-    except KeyboardInterrupt:
-        flows = psutil.Process(worker.pid).children()
-        halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
-        how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
-        print(f"Ending: {how}.", flush=True)
-        for flow in flows:
-            with suppress(psutil.Error):  # it has just ended
-                flow.terminate()
-        psutil.wait_procs(flows, GRACE_SECONDS)
-        return 0
-    finally:
-        worker.kill()
+        signal.signal(number, _halt_studies)
+    # Prefect keeps code in `runner_storage` of this folder; another user could put other code into the one of all
+    tempfile.tempdir = str(Home().make_folder("worker"))
+    asyncio.run(ProcessWorker(work_pool_name=POOL, create_pool_if_not_found=False).start())
+
+
+def _halt_studies(_signal: int, _frame: object) -> None:
+    """End this worker once its flow processes have halted their studies; the kernel kills those that take longer.
+
+    In the middle of whatever it does: Prefect's own end kills its flows at once, and until then begins new ones.
+    """
+    flows = psutil.Process().children()
+    halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
+    how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
+    print(f"Ending: {how}.", flush=True)
+    for flow in flows:
+        with suppress(psutil.Error):  # it has just ended
+            flow.terminate()
+    psutil.wait_procs(flows, GRACE_SECONDS)
+    os._exit(0)
 
 
 def settled_environment() -> dict[str, str]:
