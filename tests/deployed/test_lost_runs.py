@@ -17,7 +17,7 @@ from prefect.states import Completed, Paused, Running, State
 
 from hpo_core.model.errors import StorageError
 from hpo_core.security.private_files import LockFile
-from hpo_flows.deployed.flow_run_heartbeats import AUTOMATION, NO_HEARTBEAT, report_silent_runs
+from hpo_flows.deployed.register import AUTOMATION, NO_HEARTBEAT, report_silent_runs
 from hpo_flows.prefect_pages.read_back import KILLED, TAG, end_killed_runs, process_words
 from tests.waiting import eventually
 

@@ -15,8 +15,8 @@ import pytest
 
 from hpo_core.home import DATABASES
 from hpo_flows.deployed import register
-from hpo_flows.deployed.flow_run_heartbeats import WORKER as WORKER_PID
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
+from hpo_flows.deployed.register import WORKER as WORKER_PID
 from hpo_flows.deployed.register import deploy, listing_of, settled_environment, start_worker
 from hpo_flows.prefect_api.connection import PrefectServerError
 
@@ -82,7 +82,7 @@ def test_without_an_api_nothing_is_advised_that_deploy_and_worker_do_not_have(
 FLOW = """
 import time
 from hpo_flows.deployed import register
-from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
+from hpo_flows.deployed.register import end_with_parent
 end_with_parent()
 print("begun", flush=True)
 time.sleep(600)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpo_flows.deployed.flow_run_heartbeats import NO_HEARTBEAT
+from hpo_flows.deployed.register import NO_HEARTBEAT
 from tests.deployed.deployment_server import Deployed, gone
 from tests.flows.conftest import LIMIT
 

@@ -146,7 +146,7 @@ def test_a_run_that_was_taken_for_dead_is_running_again(prefect_api: dict[str, s
         for ended in (False, True):
             client.set_flow_run_state(run, Crashed(), force=True)
             if ended:
-                pages.close()
+                pages._ended.set()
             pages._heed(client)
             state = client.read_flow_run(run).state
             assert state is not None and state.is_running() is not ended, "an end is left as it is"

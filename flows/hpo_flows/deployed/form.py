@@ -23,9 +23,9 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.spec.sections import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec
 from hpo_core.spec.validation_errors import check_plain, explain
-from hpo_flows.deployed.flow_run_heartbeats import end_with_parent
 from hpo_flows.deployed.form_schema import BEGINS, Schema, drawn, form_parameters, read
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.register import end_with_parent
 from hpo_flows.prefect_pages.tune_flow import failed
 
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

@@ -1,22 +1,29 @@
 """``hpo deploy`` and ``hpo worker``: deployments, and the process that runs them, on a Prefect server that is there.
 
+Prefect's engine sends heartbeats while a flow runs: an automation calls runs Crashed whose heartbeats stop. The kernel
+ends flow processes with their worker.
+
 Prefect is imported where it is needed: its environment is set before.
+
+HPO_WORKER_PID  set by ``hpo worker`` for its flow processes: the process of the worker
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psutil
@@ -29,14 +36,29 @@ from hpo_core.model.file_urls import settled_database
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec.study_yaml import in_one_line
 from hpo_core.views.formatting import plural
-from hpo_flows.deployed.flow_run_heartbeats import HEARTBEAT_SECONDS, WORKER, report_silent_runs
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.prefect_api.connection import check_api, configured_api
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"
 """Part of the package: containers install a wheel, and have no checkout."""
 POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
+HEARTBEAT_SECONDS = 30
+"""The smallest that Prefect (3.8) takes; ``hpo worker`` sets it for the flows that it starts."""
+LIMIT_SECONDS = 120.0
+NO_HEARTBEAT = (
+    f"No heartbeat for {LIMIT_SECONDS:.0f} s: its process and its worker are gone. Retry it, or run `resume`."
+)
+AUTOMATION = "hpo: flow runs without heartbeat"
+_HEARTBEAT = "prefect.flow-run.heartbeat"
+_NEED_NO_PROCESS = ("Scheduled", "AwaitingRetry", "Paused", "Suspended")
+_ENDED = ("Completed", "Failed", "Cancelled", "Crashed", "Skipped")
+_PR_SET_PDEATHSIG = 1
+WORKER = "HPO_WORKER_PID"
+"""Environment variable that a worker sets for its flow processes."""
 
 
 class DeployError(HpoError):
@@ -89,6 +111,38 @@ def _watch_pool() -> str:
     return without_credentials(f"{pages}/deployments")
 
 
+def report_silent_runs(
+    client: SyncPrefectClient, deployments: Iterable[UUID], *, seconds: float = LIMIT_SECONDS
+) -> None:
+    """Make, or mend, the automation that calls runs of these deployments Crashed whose heartbeats stop."""
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+    from prefect.events.schemas.events import ResourceSpecification
+
+    trigger = EventTrigger(
+        after={_HEARTBEAT},
+        expect={_HEARTBEAT, *(f"prefect.flow-run.{name}" for name in (*_NEED_NO_PROCESS, *_ENDED))},
+        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+        match_related=ResourceSpecification(
+            {"prefect.resource.id": [f"prefect.deployment.{one}" for one in deployments]}
+        ),
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        within=timedelta(seconds=seconds),
+    )
+    wanted = AutomationCore(
+        name=AUTOMATION,
+        description="Made by `hpo deploy`: a run whose process is gone is Crashed, and can be retried.",
+        trigger=trigger,
+        actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=NO_HEARTBEAT, force=False)],
+    )
+    if known := client.read_automations_by_name(AUTOMATION):
+        client.update_automation(known[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+
+
 GRACE_SECONDS = 45.0
 """Time for studies to halt. The profiles give their worker 60 seconds and more."""
 
@@ -132,6 +186,13 @@ def _halt_studies(_signal: int, _frame: object) -> None:
             flow.terminate()
     psutil.wait_procs(flows, GRACE_SECONDS)
     os._exit(0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process once the process that started it has ended, or now if it has."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if (parent := os.environ.get(WORKER)) is not None and not psutil.pid_exists(int(parent)):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def settled_environment() -> dict[str, str]:

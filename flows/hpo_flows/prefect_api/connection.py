@@ -203,7 +203,7 @@ def api_is_unreachable() -> bool:
     return _unreachable
 
 
-def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
+def api_answers() -> bool:
     """Ask the API whether it answers."""
     global _unreachable
     from prefect.settings import get_current_settings
@@ -212,7 +212,7 @@ def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
         return True
     for again in (True, False):
         try:
-            answer_of(url, seconds=seconds)
+            answer_of(url, seconds=ANSWER_SECONDS)
         except PrefectServerError:
             if again:
                 time.sleep(0.5)
@@ -221,15 +221,6 @@ def api_answers(seconds: float = ANSWER_SECONDS) -> bool:
             return True
     _unreachable = True
     return False
-
-
-def wait_for_return(deadline: float) -> bool:
-    """Wait for the API until a time of the monotonic clock; whether it answers."""
-    while not api_answers(max(HURRIED_SECONDS, min(ANSWER_SECONDS, (deadline - time.monotonic()) / 2))):
-        if time.monotonic() + ASK_SECONDS > deadline:
-            return False
-        time.sleep(ASK_SECONDS)
-    return True
 
 
 def wait_no_more() -> None:

@@ -68,11 +68,10 @@ class StudyPages(Observer):
         self._artifact: UUID | None = None
         """Made once, then changed in place: new versions would fill the timeline with dots."""
         self._due = 0.0
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> StudyPages:
         # in the flow run's context, which has the settings of its Prefect
         self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
+
+    def start(self) -> StudyPages:
         self._thread.start()
         return self
 
@@ -97,23 +96,18 @@ class StudyPages(Observer):
         """The controller records no more."""
         self._progress.close()
         self._draw()
-        self._ended.set()
 
     def finish(self, deadline: float, links: Mapping[str, str]) -> bool:
-        """Wait until all is shown; returns whether it is.
+        """Wait until the API answers and all is shown; returns whether it is.
 
         Args:
             links: to what belongs to the study, by title.
         """
-        if self._thread is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-            if self._thread.is_alive():
-                return False
         if links:
             self._draw(links)
-            with get_client(sync_client=True) as client:
-                self._send_page(client)
-        return True
+        self._ended.set()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        return not self._thread.is_alive()
 
     def _draw(self, links: Mapping[str, str] = MappingProxyType({})) -> None:
         study = self._study

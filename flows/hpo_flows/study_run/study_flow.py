@@ -28,7 +28,7 @@ from hpo_core.execution.executor import Executor, RunParts
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.study import Study
-from hpo_flows.prefect_api.connection import api_is_unreachable, wait_for_return, wait_less, wait_no_more
+from hpo_flows.prefect_api.connection import api_answers, api_is_unreachable, wait_less, wait_no_more
 from hpo_flows.prefect_pages.read_back import end_killed_runs, end_task_runs, process_words, set_differing
 from hpo_flows.prefect_pages.study_pages import RunCancelledError, StudyPages, runs_above
 from hpo_flows.prefect_pages.study_tasks import JOB_GRAIN_LIMIT, StudyTasks, full_groups, is_per_rung
@@ -180,9 +180,9 @@ def drive(session: Session, *, owns_run: bool = False) -> Study:
         is_shown = False
         with suppress(Exception), get_client(sync_client=True) as client:  # of an API that went away at this moment
             is_shown = (
-                wait_for_return(deadline)
+                all(each.finish(deadline, links) for each in pages)
+                and api_answers()
                 and set_differing(client, run, begun, deadline=deadline, earlier=earlier)
-                and all(each.finish(deadline, links) for each in pages)
             )
         if not is_shown:
             wait_no_more()
