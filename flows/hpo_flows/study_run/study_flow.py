@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -54,12 +53,11 @@ def run_study(session: Session, *, after: Any = None) -> None:
     """
     ended: list[BaseException | None] = []
     """The error that ended the study, once it has ended; None: it ended by itself."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def body() -> State[Any]:
         wait_less()
-        if in_main_thread:  # Prefect's engine has put its own in place, after which a run ends as Crashed
+        with suppress(ValueError):  # Prefect's engine has put its own in the main thread: a run ends as Crashed
             signal.signal(signal.SIGTERM, on_sigterm)
         try:
             study = drive(session, owns_run=True)
