@@ -60,6 +60,7 @@ class StudyPages(Observer):
         self._progress = PlainLines(study, lambda line: self._lines.append((logging.INFO, line)), each=100)
         self._lines: deque[tuple[int, str]] = deque((logging.WARNING, notice) for notice in notices_of(study))
         self._ended = threading.Event()
+        self._given_up = False
         self._interrupt: BaseException | None = None
         self._above: list[UUID] | None = None
         self._drawn: ArtifactUpdate | None = None
@@ -107,7 +108,8 @@ class StudyPages(Observer):
             self._draw(links)
         self._ended.set()
         self._thread.join(max(0.0, deadline - time.monotonic()))
-        return not self._thread.is_alive()
+        self._given_up = self._thread.is_alive()
+        return not self._given_up
 
     def _draw(self, links: Mapping[str, str] = MappingProxyType({})) -> None:
         study = self._study
@@ -127,7 +129,7 @@ class StudyPages(Observer):
     def _follow(self) -> None:
         logger, told = get_run_logger(), False
         with get_client(sync_client=True) as client:
-            while True:
+            while not self._given_up:
                 ended = self._ended.is_set()  # before it is sent: what was written until then is shown
                 if api_answers():
                     if self._send(client, logger) and ended:
