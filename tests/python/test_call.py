@@ -214,6 +214,8 @@ def test_changed_code_a_missing_module_and_other_settings_are_said(
         hpo.tune("changing:train", space={"x": hpo.Float(0, 2)}, **call)
     with pytest.raises(hpo.SpecError, match="there is no module 'chnging' .* Did you mean 'changing'"):
         hpo.tune("chnging:train", space=SPACE, **call | {"name": "other"})
+    with pytest.raises(hpo.SpecError, match="has no function 'trian'; did you mean 'train'"):
+        hpo.tune("changing:trian", space=SPACE, **call | {"name": "other"})
     again: dict[str, Any] = {"configs": 1, "home": where["home"], "prefect": "off", "progress": False}
     hpo.resume("changing", **again)
     assert "was written after" not in caplog.text
