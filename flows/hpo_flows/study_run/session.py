@@ -342,7 +342,8 @@ class Session:
         if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
-                links["Checkpoint"] = best.uri if local is None else str(local)
+                gone = "" if local is None or local.exists() else " (not on this machine)"
+                links["Checkpoint"] = best.uri if local is None else f"{local}{gone}"
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
