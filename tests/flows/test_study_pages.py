@@ -112,9 +112,9 @@ def test_pages_go_on_where_the_state_of_their_run_cannot_be_taken(monkeypatch: p
     monkeypatch.setattr(study_pages, "get_client", lambda **_: nullcontext(client))
     monkeypatch.setattr(study_pages, "get_run_logger", lambda: client)
     pages = pages_of(Study.create(make_spec())).start()
-    assert asked.wait(60) and not client.page
+    assert asked.wait(60) and " jobs done, " in client.page, "it is there at once"
     pages.close()
-    assert pages.finish(time.monotonic() + 60, {}) and client.page
+    assert pages.finish(time.monotonic() + 60, {"Report": "https://host/r"}) and "(<https://host/r>)" in client.page
 
 
 def test_a_paused_run_has_no_time_at_which_prefect_calls_it_failed(prefect_api: dict[str, str]) -> None:

@@ -73,6 +73,7 @@ class StudyPages(Observer):
         self._thread = threading.Thread(target=copy_context().run, args=(self._follow,), name="pages", daemon=True)
 
     def start(self) -> StudyPages:
+        self._draw()
         self._thread.start()
         return self
 
