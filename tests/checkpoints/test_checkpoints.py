@@ -178,16 +178,18 @@ def test_a_parents_checkpoint_is_kept_while_its_child_needs_it() -> None:
 # Within a limit.
 
 
-def test_between_rungs_the_expected_retraining_decides() -> None:
+def test_the_order_is_older_checkpoints_then_the_expected_retraining_then_training() -> None:
     """The least chance times units goes first, which somewhere is not the least chance."""
     world = Disk(2)
-    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
+    study = fresh(make_spec(checkpoints={"max_count": 100}), None, world)
     world.play(study, steps=30)
-    budget = study.parts.budget
+    budget, live, trials = study.parts.budget, study.checkpoints, study.state.trials
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
-    against = 0
+    order, against = [], 0
     while (removal := budget.removal(0)) is not None:
-        live, trials = study.checkpoints, study.state.trials
+        result = next(r for r in trials[removal.trial].results if r.resource == removal.resource)
+        why = live.why(result.checkpoint.uri)
+        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
         kept = {n: c.resource for n, c in live.resting.items() if live.why(c.uri) is Hold.RESTING}
         if removal.trial in kept and removal.resource == kept[removal.trial]:
             losses = {}
@@ -202,20 +204,6 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
             )
         study.parts.apply(removal)
     assert against, "the order was that of the chances alone"
-
-
-def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> None:
-    world = Disk(2)
-    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
-    world.play(study, steps=30)
-    budget, live = study.parts.budget, study.checkpoints
-    budget.limits = budget.limits.model_copy(update={"max_count": 1})
-    order = []
-    while (removal := budget.removal(0)) is not None:
-        result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
-        why = live.why(result.checkpoint.uri)
-        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
-        study.parts.apply(removal)
     assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
     assert len({loss for _, loss, _ in order}) > 3
     assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
