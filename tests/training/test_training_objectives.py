@@ -133,8 +133,3 @@ def lingering_thread(trial):
 def _grandchild():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
     return subprocess.Popen([sys.executable, "-c", code]).pid
-
-
-def kills_zygote(trial):
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(3600)
