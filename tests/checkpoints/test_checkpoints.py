@@ -16,7 +16,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
 from hpo_core.views.states import trial_story
-from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec, played
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, facts, spec_of
 
@@ -180,9 +180,7 @@ def test_a_parents_checkpoint_is_kept_while_its_child_needs_it() -> None:
 
 def test_the_order_is_older_checkpoints_then_the_expected_retraining_then_training() -> None:
     """The least chance times units goes first, which somewhere is not the least chance."""
-    world = Disk(2)
-    study = fresh(make_spec(checkpoints={"max_count": 100}), None, world)
-    world.play(study, steps=30)
+    study = played(make_spec(checkpoints={"max_count": 100}), Disk(2), steps=30)
     budget, live, trials = study.parts.budget, study.checkpoints, study.state.trials
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
     order, against = [], 0

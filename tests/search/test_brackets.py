@@ -12,7 +12,7 @@ from hpo_core import Asha, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.search.asha import NAMED_SETS
 from hpo_core.search.brackets import Assignment, BracketPlan, hyperband_size, ladder_budget, split_width
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, fresh, make_spec, played
 
 PRODUCTION = [ladder_budget([4**k for k in range(s, 5)], 4) for s in range(3)]
 """Average resource of a configuration in brackets 0, 1 and 2 of five rungs, eta 4."""
@@ -133,8 +133,7 @@ def test_widening_takes_nothing_back(width: int, more: int) -> None:
 def test_shared_rungs_let_trials_in_at_their_level() -> None:
     search = {"method": "asha", "configs": 40, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
               "brackets": "all", "rung_system": "shared", "assignment": "proportional"}  # fmt: skip
-    study = fresh(make_spec(search=search))
-    World(3).play(study)
+    study = played(make_spec(search=search), World(3))
     rungs = study.method.rungs()
     assert [(rung.bracket, rung.level) for rung in rungs] == [(None, 1), (None, 3), (None, 9)]
     entered = Counter(trial.bracket for trial in study.state.trials)
@@ -144,8 +143,8 @@ def test_shared_rungs_let_trials_in_at_their_level() -> None:
 
 
 def test_endless_rungs_grow_as_trials_are_promoted() -> None:
-    study = fresh(make_spec(search={"method": "asha", "configs": 81, "min_resource": 2, "reduction_factor": 3}))
-    World(1, workers=1).play(study)
+    search = {"method": "asha", "configs": 81, "min_resource": 2, "reduction_factor": 3}
+    study = played(make_spec(search=search), World(1, workers=1))
     rungs = study.method.rungs()
     assert [rung.level for rung in rungs] == [2, 6, 18, 54, 162]
     assert rungs[0].results == 81 and 27 <= rungs[1].results <= 27 + 9, "about sqrt(n) mispromotions"
