@@ -268,12 +268,11 @@ LIMITS = [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}]
 @pytest.mark.parametrize(("name", "limits"), zip(ALL, cycle(LIMITS), strict=False))
 def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int]) -> None:
     world = Disk(len(name), failures=0.05, nans=0.05)
-    journal = MemoryJournal()
-    study = fresh(spec_of(name, checkpoints=limits), journal, world)
+    study = fresh(spec_of(name, checkpoints=limits), world=world)
     world.through(study)
     assert study.status == "finished"
     assert world.most_files <= limits.get("max_count", 1000) and world.most_bytes <= limits.get("max_bytes", 10**6)
-    entries = list(journal.entries("world"))
+    entries = list(study.journal.entries("world"))
     assert audit(entries).clean
     again = Study.from_entries(entries)
     again.check()

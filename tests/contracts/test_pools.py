@@ -26,7 +26,7 @@ from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, pools_of
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import MemoryPools, terms_for
+from tests.sharing.in_memory import MemoryPools, Wants, terms_for
 from tests.waiting import eventually
 
 Open = Callable[[], Journal]
@@ -36,23 +36,8 @@ IN_A_DATABASE = pytest.mark.parametrize(
 )
 
 
-class Claiming:
-    """A study that could use so many slots."""
-
-    job_slots = 1
-
-    def __init__(self, wanted: int = 100) -> None:
-        self.wanted = wanted
-
-    def demand(self, most: int) -> int:
-        return min(most, self.wanted)
-
-    def spare(self, most: int) -> int:
-        return 0
-
-
 def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
-    return PoolSeat(pools, terms_for(study, **terms), Claiming())
+    return PoolSeat(pools, terms_for(study, **terms), Wants(wanted=100))
 
 
 def members(pools: Pools) -> dict[str, Member]:

@@ -151,16 +151,15 @@ def test_a_warm_start_comes_after_them() -> None:
 
 
 def test_constants_reach_every_job_and_a_rerun_and_are_no_parameters() -> None:
-    journal = MemoryJournal()
     constants = {"data": "train.npz", "lags": [1, 7], "optimizer.momentum": 0.9}
-    study = fresh(make_spec(study="c", constants=constants, start_with=[WHOLE]), journal)
+    study = fresh(make_spec(study="c", constants=constants, start_with=[WHOLE]))
     job = study.ask()
     assert job is not None and job.params == constants | WHOLE
     assert study.state.trials[0].params == WHOLE
-    again = Study.open("c", journal)
+    again = Study.open("c", study.journal)
     assert [one.params for one in again.recover("next:1") or again.set_capacity(1)] == [constants | WHOLE]
     World(1).play(again)
-    rerun = rerun_spec(list(journal.entries("c")), "r", changes={"data": "new.npz"})
+    rerun = rerun_spec(list(study.journal.entries("c")), "r", changes={"data": "new.npz"})
     repeated = fresh(rerun)
     first = repeated.ask()
     assert first is not None and first.params == constants | WHOLE | {"data": "new.npz"}
@@ -170,10 +169,9 @@ def test_constants_reach_every_job_and_a_rerun_and_are_no_parameters() -> None:
 
 def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
     """It would be a parameter ``training.gang`` that no training function reads."""
-    journal = MemoryJournal()
-    study = fresh(make_spec(study="c", constants={"data.path": "a.npz"}, start_with=[WHOLE]), journal)
+    study = fresh(make_spec(study="c", constants={"data.path": "a.npz"}, start_with=[WHOLE]))
     study.ask()
-    entries = list(journal.entries("c"))
+    entries = list(study.journal.entries("c"))
     for name in ("training.gang", "share.weight", "constants.lags"):
         with pytest.raises(SpecError, match=f"--set {name}: a rerun has the settings .* Drop it"):
             rerun_spec(entries, "r", changes={name: 2})
@@ -183,13 +181,12 @@ def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
 
 
 def test_a_rerun_needs_trials_that_are_there() -> None:
-    journal = MemoryJournal()
-    study = fresh(make_spec(), journal)
+    study = fresh(make_spec())
     with pytest.raises(SpecError, match="granted no job yet; there is nothing to train again"):
-        rerun_spec(list(journal.entries("world")), "r")
+        rerun_spec(list(study.journal.entries("world")), "r")
     study.ask()
     with pytest.raises(SpecError, match="--trial 7: the study has trials 0 to 0"):
-        rerun_spec(list(journal.entries("world")), "r", trials=[7])
+        rerun_spec(list(study.journal.entries("world")), "r", trials=[7])
 
 
 def test_a_rerun_goes_on_without_trials_that_fail_or_are_abandoned() -> None:

@@ -67,8 +67,7 @@ def test_seconds_count_while_a_controller_drives() -> None:
 
 def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
     now = [1000.0]
-    journal = MemoryJournal()
-    study = Study.create(make_spec(search=RANDOM, stop={"seconds": 60}), journal, clock=lambda: now[0])
+    study = Study.create(make_spec(search=RANDOM, stop={"seconds": 60}), clock=lambda: now[0])
     study.recover("first")
     (job,) = study.set_capacity(1)
     now[0] += 50
@@ -79,7 +78,7 @@ def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
     now[0] += 3601
     study.note_standstill(3600.0)
     assert study.state.halted is not None and "60 seconds are over" in study.state.halted.reason
-    entries = [decode_entry(encode_entry(entry)) for entry in journal.entries("world")]
+    entries = [decode_entry(encode_entry(entry)) for entry in study.journal.entries("world")]
     assert audit(entries).clean
     assert Study.from_entries(entries).rules.seconds == 60.0
     before = study.seq
