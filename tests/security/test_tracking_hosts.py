@@ -39,12 +39,6 @@ def test_a_server_that_a_recorded_study_names_hears_nothing(hpo: Runner) -> None
         assert not heard
 
 
-@pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])
-def test_experiment_names_with_control_characters_are_refused(experiment: str) -> None:
-    with pytest.raises(SpecError, match="experiment"):
-        make_spec(tracking={"experiment": experiment})
-
-
 @pytest.mark.parametrize("uri", ["http://h:5000", "databricks", "sqlite:////srv/a.db", f"http://me:{PASSWORD}@h"])
 def test_a_study_names_no_server(uri: str) -> None:
     with pytest.raises(SpecError, match=r"tracking\.mlflow: .*name the server in MLFLOW_TRACKING_URI") as caught:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from hpo_core.model.trial import (  # noqa: E402
 )
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
+from hpo_core.training.resume_check import check_resume  # noqa: E402
 from tests.job_requests import make_request  # noqa: E402
 
 draws = torch.Generator().manual_seed(3)
@@ -64,6 +67,8 @@ class Shrinking(pl.Callback):
         module.scale = 1 / (1 + self.epochs)
         self.epochs += 1
 
+
+class Kept(Shrinking):
     def state_dict(self):
         return {"epochs": self.epochs}
 
@@ -87,7 +92,7 @@ class Noisy(torch.utils.data.Dataset):
         return data + torch.rand(4), target
 
 
-def train(trial, module=Net, callbacks=(), source=DATA, workers=0, **settings):
+def train(trial, module=Net, callbacks=(), source=DATA, workers=0, counts=True, **settings):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     trainer = pl.Trainer(
         callbacks=[*(make() for make in callbacks), TrialCallback(trial)],
@@ -100,7 +105,8 @@ def train(trial, module=Net, callbacks=(), source=DATA, workers=0, **settings):
         torch.utils.data.DataLoader(DATA, batch_size=16),
     ]
     trainer.fit(module(trial.params["rate"]), *loaders)
-    trial.report(steps=trainer.global_step)
+    if counts:
+        trial.report(steps=trainer.global_step)
 
 
 def run(folder, target, after=None, function=train, progress=None):
@@ -117,7 +123,7 @@ def test_batches_are_counted_as_iterations(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"module": Plateau}, {"callbacks": [Shrinking]}, {"source": Noisy(), "workers": 1}]
+    "settings", [{}, {"module": Plateau}, {"callbacks": [Kept]}, {"source": Noisy(), "workers": 1}]
 )
 def test_training_in_several_jobs_equals_training_in_one(tmp_path, settings):
     def made(trial):
@@ -134,6 +140,20 @@ def test_training_in_several_jobs_equals_training_in_one(tmp_path, settings):
     assert curve == [(p.resource, p.metrics["val_loss"], p.metrics["train_loss"]) for p in straight.curve]
     assert [resource for resource, *_ in curve] == [1, 2, 3, 4, 5]
     assert pieces[-1].metrics == straight.metrics and straight.metrics["steps"] == 15
+
+
+def loses(trial):
+    train(trial, callbacks=[Shrinking], counts=False, max_epochs=9)
+
+
+@pytest.mark.slow
+def test_what_a_callback_does_not_save_is_found_by_hpo_check(tmp_path):
+    job = Job(5, 0, Rung(0, 0), 3, {"rate": 0.05})
+    where = (str(Path(__file__).parents[2]),)
+    request = make_request(job=job, objective=f"{__name__}:loses", required="none", seed=7, folder="", pythonpath=where)
+    found = check_resume(request, tmp_path / "check")
+    assert not found.repeated and "module" in {difference.name for difference in found.resumed}
+    assert "Something that the loop changes" in found.causes[0] and not found.by_target
 
 
 def test_a_hook_that_is_not_called_is_named(tmp_path):
