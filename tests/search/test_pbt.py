@@ -81,9 +81,7 @@ def test_where_nobody_has_a_fitness_the_member_begins_anew() -> None:
 
 
 @pytest.mark.parametrize(("population", "replaced"), [(10, 2), (4, 1), (3, 1), (2, 1)])
-def test_truncation_replaces_a_fifth_and_at_least_one_by_one_of_the_best(
-    population: int, replaced: int
-) -> None:
+def test_truncation_replaces_a_fifth_and_at_least_one_by_one_of_the_best(population: int, replaced: int) -> None:
     study = pbt(population=population, generations=2, selection="truncation", reproduction="barrier")
     for job in study.set_capacity(population):
         study.tell_report(good(job, float(job.trial)))
