@@ -153,7 +153,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         shown = [{**row, "best": _best_cell(row)} for row in rows]
         print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
     else:
-        out.say("No study yet. `hpo tune STUDY.yaml` makes one.")
+        out.say(f"No study yet in {source}. `hpo tune STUDY.yaml` makes one.")
 
 
 def _best_cell(row: dict[str, Any]) -> str:

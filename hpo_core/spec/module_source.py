@@ -40,19 +40,30 @@ class ModuleSource:
 
     def definition(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
         """The one statement of the module that binds this name, where that is a ``def`` or ``class`` at its top."""
-        makers = [node for node in ast.walk(self.tree) if _may_bind(node, name)]
+        makers = [node for node in ast.walk(self.tree) if name in _bound(node)]
         found = makers[0] if len(makers) == 1 and makers[0] in self.tree.body else None
         return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else None
 
+    def names(self) -> list[str] | None:
+        """Names that its statements bind, at any depth; None: it may have others, as by ``import *`` or ``exec``."""
+        nodes = list(ast.walk(self.tree))
+        names = dict.fromkeys(name for node in nodes for name in _bound(node))
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        return None if used & _BINDERS or {"*", "__getattr__"} & set(names) else list(names)
 
-def _may_bind(node: ast.AST, name: str) -> bool:
+
+_BINDERS = {"exec", "globals", "locals", "setattr", "vars"}
+"""Functions by which code can bind a name that no statement shows."""
+
+
+def _bound(node: ast.AST) -> list[str]:
     if isinstance(node, ast.alias):
-        return name == (node.asname or node.name.partition(".")[0])
+        return [node.asname or node.name.partition(".")[0]]
     if isinstance(node, ast.Name):
-        return node.id == name and not isinstance(node.ctx, ast.Load)
+        return [] if isinstance(node.ctx, ast.Load) else [node.id]
     if isinstance(node, ast.Global):
-        return name in node.names
-    return name in (getattr(node, "name", None), getattr(node, "rest", None))
+        return node.names
+    return [name for name in (getattr(node, "name", None), getattr(node, "rest", None)) if name]
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:
