@@ -7,6 +7,8 @@ import io
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +19,12 @@ import sqlalchemy
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import JournalError
 from hpo_core.model.events import Entry
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Point, Report
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.mlflow_projection import MlflowProjection, ProjectionBusyError
 
 NAME = "digits"
 START = 1_767_225_600.0
@@ -222,7 +225,12 @@ def test_twice_is_once_and_in_pieces_is_at_once(tracker: Tracker) -> None:
     assert tracker.picture("whole") == expected
 
     pieces = tracker.projection("pieces")
-    assert [pieces.project([entry]) for entry in entries] == [1] * len(entries)
+    assert [pieces.project([entry]) for entry in entries[:2]] == [1, 1]
+    with pytest.raises(JournalError, match="entry 3 was given where entry 2 is next"):
+        pieces.project(entries[3:])
+    with pytest.raises(ProjectionBusyError):
+        tracker.projection("pieces").project(entries)
+    assert [pieces.project([entry]) for entry in entries[2:]] == [1] * (len(entries) - 2)
     assert pieces.next_seq == len(entries)
     pieces.finish()
     assert tracker.picture("pieces") == expected
@@ -411,3 +419,11 @@ def test_the_best_of_several_objectives_is_a_file_of_the_front(tracker: Tracker)
     front = json.loads(tracker.text(tracker.parent(), "front.json"))["front"]
     assert [row["trial"] for row in front] == [member.trial for member in study.front] and len(front) > 1
     assert f"the Pareto front of {len(front)} results" in tracker.parent().data.tags["mlflow.note.content"]
+
+
+def test_importing_the_tracking_package_imports_no_tracker() -> None:
+    code = (
+        "import sys, hpo_core.tracking, hpo_core.tracking.mlflow_projection; "
+        "assert 'mlflow' not in sys.modules and 'optuna' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,11 +19,11 @@ from hpo_core.model.events import ConfigurationEnqueued
 from hpo_core.replay.audit import audit
 from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
+from tests.methods import facts
 
 
 def enqueued(study: Study) -> list[ConfigurationEnqueued]:
-    events = [event for entry in study.journal.entries(study.name) for event in entry.events]
-    return [event for event in events if isinstance(event, ConfigurationEnqueued)]
+    return facts(study.journal.entries(study.name), ConfigurationEnqueued)
 
 
 def answered(study: Study, requests: EnqueueRequests, request: EnqueueRequest) -> None:
@@ -61,8 +61,7 @@ def test_a_request_is_enqueued_recorded_and_audited(tmp_path: Path) -> None:
     study.check()
 
 
-def test_a_controller_that_was_killed_in_between_enqueues_it_once(tmp_path: Path) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
+def test_a_controller_that_was_killed_in_between_enqueues_it_once(study: Study, tmp_path: Path) -> None:
     EnqueueRequest(tmp_path, {"x": 0.125})
     (asked,) = (tmp_path / "requests").iterdir()
     content = asked.read_bytes()
@@ -74,8 +73,7 @@ def test_a_controller_that_was_killed_in_between_enqueues_it_once(tmp_path: Path
     assert len(enqueued(study)) == 1 and not list((tmp_path / "requests").iterdir())
 
 
-def test_what_cannot_be_enqueued_is_refused_with_the_reason(tmp_path: Path) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
+def test_what_cannot_be_enqueued_is_refused_with_the_reason(study: Study, tmp_path: Path) -> None:
     requests = EnqueueRequests(study, tmp_path)
     with pytest.raises(HpoError, match="'y'"):
         answered(study, requests, EnqueueRequest(tmp_path, {"y": 1}))
@@ -95,8 +93,7 @@ _GARBAGE = {
 
 
 @pytest.mark.parametrize("garbage", _GARBAGE)
-def test_no_request_ends_the_study(tmp_path: Path, garbage: str) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
+def test_no_request_ends_the_study(study: Study, tmp_path: Path, garbage: str) -> None:
     good = EnqueueRequest(tmp_path, {"x": 0.5})
     folder = tmp_path / "requests"
     _GARBAGE[garbage](folder / f"{1:020d}-{uuid.uuid4().hex}.asked")  # older than the good one
@@ -107,8 +104,7 @@ def test_no_request_ends_the_study(tmp_path: Path, garbage: str) -> None:
     assert len(list(folder.glob("*.refused"))) == 1
 
 
-def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: Path) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
+def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(study: Study, tmp_path: Path) -> None:
     EnqueueRequest(tmp_path, {"x": 0.125})
     lost = Study.open(study.name, study.journal, reading=True)
     lost.epoch = study.epoch
@@ -120,8 +116,7 @@ def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: 
     assert [event.params for event in enqueued(study)] == [{"x": 0.125}]
 
 
-def test_a_request_stays_until_it_is_taken(tmp_path: Path) -> None:
-    study = fresh(make_spec(), MemoryJournal(), World(5))
+def test_a_request_stays_until_it_is_taken(study: Study, tmp_path: Path) -> None:
     request = EnqueueRequest(tmp_path, {"x": 0.5})
     assert not request.wait(0.0)
     EnqueueRequests(study, tmp_path).on_tick()
