@@ -13,7 +13,6 @@ from pathlib import Path
 from hpo_core.execution.executor import RunParts
 from hpo_core.journal.protocol import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome
 from hpo_core.packing.estimates import Estimates
 from hpo_core.packing.policies import POLICIES
@@ -21,6 +20,7 @@ from hpo_core.packing.shared_devices import SharedDevices
 from hpo_core.placement.placer import UsageMeter
 from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
+from hpo_core.spec.packing import StatedDemand
 from hpo_core.spec.sent_functions import digest_of, placed
 from hpo_core.study import Study
 from hpo_core.training.objective import load_objective

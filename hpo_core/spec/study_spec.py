@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
@@ -20,7 +19,7 @@ from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.gone_settings import OTHER_VERSION, without_gone
-from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing
+from hpo_core.spec.packing import PackingSpec, check_deciding, deciding_parameters, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
