@@ -169,19 +169,14 @@ class DemandSpec(Part):
 class PackingSpec(Part):
     """Several jobs at once on one device, by what they were measured to need (HyperSack, Section III).
 
-    Devices are the GPUs that the workers see, or the processors and the memory of each computer. A job whose need is
-    not known gets a whole device, and is measured there.
+    Devices are the GPUs that a worker sees (``CUDA_VISIBLE_DEVICES``); where it sees none, the processors and the
+    memory of its computer. A job whose need is not known gets a whole device, and is measured there.
     """
 
     policy: Policy = Field(
         default="fill",
         description="Which waiting jobs begin, and where. fill: jobs that leave least idle of what runs out first; "
         "the four of HyperSack; exact: the best solution of each decision, for small cases.",
-    )
-    devices: Literal["auto", "gpu", "cpu"] = Field(
-        default="auto",
-        description="What jobs share: GPUs, or processors and memory of computers; auto: the GPUs of a computer that "
-        "has any, and the processors of one that has none.",
     )
     by: list[str] | None = Field(
         default=None,
@@ -220,8 +215,6 @@ class PackingSpec(Part):
 
     @model_validator(mode="after")
     def _check_mps(self) -> PackingSpec:
-        if self.mps == "auto" and self.devices == "cpu":
-            raise ValueError("mps = auto, but devices = cpu: MPS shares GPUs; set packing.devices=gpu, or mps=off")
         if self.mps == "auto" and self.most > MPS_CLIENTS:
             raise ValueError(
                 f"most = {self.most}, but MPS lets {MPS_CLIENTS} processes share a GPU; lower it, or mps=off"

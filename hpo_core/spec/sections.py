@@ -250,10 +250,14 @@ class WarmStartSpec(Part):
     """
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    proposals: list[dict[str, Any]] | None = Field(
-        default=None, description="Filled in from the journal when the study is created: what is tried first."
+    past: list[EarlierResult] | None = Field(
+        default=None, description="Filled in from the journal when the study is created: what they found."
     )
-    past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+
+    @property
+    def proposals(self) -> list[dict[str, Any]]:
+        tried = {one.proposed: one.params for one in self.past or () if one.proposed is not None}
+        return [tried[number] for number in sorted(tried)]
 
 
 class TrackingSpec(Part):

@@ -207,11 +207,6 @@ class StudySpec(Part):
         return self.packing is not None
 
     @property
-    def shared_devices(self) -> str | None:
-        """Kind of the devices that jobs share, ``gpu`` or ``cpu``; None: each job has a slot of its own."""
-        return None if self.packing is None else self.packing.devices
-
-    @property
     def jobs_on_device(self) -> int:
         return 1 if self.packing is None else self.packing.most
 
@@ -383,4 +378,16 @@ def _as_today(data: Any) -> Any:
     static = [name for name, parameter in data["space"].items() if parameter.get("static")]
     if isinstance(search, dict) and search.get("method") == "pbt" and static:
         found["search"] = search | {"static": static}
+    if isinstance(search, dict) and "source" in (recorded := data["search"]):
+        found["search"] = search | {"study_record": {"source": recorded["source"], **search["study_record"]}}
+    warm = data.get("warm_start")
+    if isinstance(warm, dict) and warm.get("proposals") is not None:
+        past = warm.get("past", [])
+        told = {one.get("proposed") for one in past}
+        untold = [
+            {"params": params, "losses": {}, "proposed": number}
+            for number, params in enumerate(warm["proposals"])
+            if number not in told
+        ]
+        found["warm_start"] = found["warm_start"] | {"past": [*past, *untold]}
     return found

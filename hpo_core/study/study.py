@@ -120,7 +120,7 @@ class Study:
                 dict(spec) if isinstance(spec, Mapping) else spec  # what is no mapping is refused there
             )
         )
-        if valid.warm_start is not None and valid.warm_start.proposals is None:
+        if valid.warm_start is not None and valid.warm_start.past is None:
             raise SpecError(
                 f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "
                 "from there yet. Fill it in first: hpo_core.replay.past_results.with_past(spec, journal)."

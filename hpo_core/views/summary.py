@@ -242,8 +242,8 @@ def packing_words(packing: PackingSpec | None) -> str:
 
     >>> packing_words(None), packing_words(PackingSpec())
     ('', 'fill')
-    >>> packing_words(PackingSpec(devices="cpu", memory={"CPU": "2GB"}, demand={"memory": "6GB"}, most=4))
-    'fill, devices cpu, demand memory 6GB, memory CPU 2GB, most 4'
+    >>> packing_words(PackingSpec(memory={"CPU": "2GB"}, demand={"memory": "6GB"}, most=4))
+    'fill, demand memory 6GB, memory CPU 2GB, most 4'
     """
     if packing is None:
         return ""

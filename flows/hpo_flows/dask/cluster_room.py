@@ -43,7 +43,7 @@ class ClusterRoom:
         elif asked.computers:
             self._places = self._computers
         else:
-            self._places = self._one_place if asked.devices is None else self._devices
+            self._places = self._devices if asked.devices else self._one_place
         self._lost_ranks: dict[str, float] = {}
         """Moment until which a worker that lost a rank is doubted, by its address."""
         self._lost_units: dict[tuple[str, str], int] = {}

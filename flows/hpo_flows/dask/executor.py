@@ -208,12 +208,12 @@ class DaskExecutor:
                 "where the workers look (data.folder, or HPO_PARTITION_FOLDER on the worker), or start workers that "
                 "hold them."
             )
-        if room.asked.devices is not None and not self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS):
+        if room.asked.devices and not self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS):
             raise ClusterError(
-                f"packing.devices = {room.asked.devices!r}: no worker saw a device that jobs can share in "
+                f"packing: no worker saw a device that jobs can share in "
                 f"{DEVICE_SECONDS:.0f} s. See that nvidia-smi works where the workers run, that nvidia-ml-py is "
                 "installed there (pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share "
-                "processors (packing.devices: cpu), or drop packing."
+                "processors (start the workers with CUDA_VISIBLE_DEVICES=), or drop packing."
             )
 
     def _missing_partitions(self) -> list[str]:
