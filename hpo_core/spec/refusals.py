@@ -76,6 +76,12 @@ REFUSALS = (
         "leave it at 1",
     ),
     Refusal(
+        "training.process = kept, and packing",
+        lambda spec: spec.training.process == "kept" and spec.packing is not None,
+        "a process that waits for its next job holds memory that another job may be given",
+        "leave process at fresh, or drop packing",
+    ),
+    Refusal(
         "data, without objective",
         lambda spec: spec.hops and spec.objective is None,
         "a study that is driven by hand has no workers that hold partitions",

@@ -364,7 +364,7 @@ class StudySpec(Part):
 
 
 def _as_today(data: Any) -> Any:
-    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
+    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes, kept ones shared devices.
     if not isinstance(data, dict):
         return data
     found = without_gone(data)
@@ -373,7 +373,10 @@ def _as_today(data: Any) -> Any:
         raise SpecError(
             f"journal: training.max_lost and training.retries.lost: this version has one of them; {OTHER_VERSION}."
         )
-    if isinstance(training, dict) and training.get("process") == "auto":
+    packs = found.get("packing") is not None
+    if isinstance(training, dict) and (
+        training.get("process") == "auto" or (packs and training.get("process") == "kept")
+    ):
         found["training"] = training | {"process": "fresh"}
     static = [name for name, parameter in data["space"].items() if parameter.get("static")]
     if isinstance(search, dict) and search.get("method") == "pbt" and static:

@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
 from hpo_core.training.child.processes import descendants, pages, resident
 
@@ -37,7 +36,7 @@ _DEVICE_FILES = Path("/dev")
 Facts = dict[str, dict[str, Any]]
 """Fields of a ``SeenDevice`` as plain values, by name of the device."""
 Own = Mapping[str, Collection[int]]
-"""Process ids of the attempts that run here, by folder of their study; of all that wait here: ``WAITING``."""
+"""Process ids of the attempts that run here, by folder of their study."""
 
 
 class DeviceWatch:
@@ -142,15 +141,13 @@ class DeviceWatch:
 
     def _own_memory(self, gpu: Gpu, used: int, own: Own) -> dict[str, int]:
         # Bytes of our attempts on a GPU, by folder.
-        # A container sees foreign process ids; then what came since we were idle, in equal parts for each process that
-        # trains: those that wait hold less, and nobody can tell how much.
+        # A container sees foreign process ids; then what came since we were idle, in equal parts for each process.
         if _told(gpu):
             listed = gpu.processes or ()
             return {folder: sum(memory or 0 for pid, memory in listed if pid in pids) for folder, pids in own.items()}
         grown = max(0, used - self._idle.get(gpu.uuid, 0))
-        running = {folder: pids for folder, pids in own.items() if pids and folder != WAITING} or own
-        count = sum(map(len, running.values()))
-        return {folder: grown * len(pids) // count for folder, pids in running.items() if pids}
+        count = sum(map(len, own.values()))
+        return {folder: grown * len(pids) // count for folder, pids in own.items() if pids}
 
 
 def _told(gpu: Gpu) -> bool:

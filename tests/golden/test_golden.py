@@ -120,6 +120,14 @@ def test_a_population_recorded_with_static_parameters_keeps_them() -> None:
     assert StudySpec.from_journal(recorded).plain() == study
 
 
+def test_a_packed_study_recorded_with_kept_processes_has_fresh_ones() -> None:
+    study = make_spec(packing=True).plain()
+    recorded = study | {"training": study["training"] | {"process": "kept"}}
+    assert StudySpec.from_journal(recorded).plain() == study
+    with pytest.raises(SpecError, match="training.process = kept, and packing: a process that waits"):
+        StudySpec.from_plain(recorded)
+
+
 def test_a_rerun_recorded_with_its_source_beside_the_record_keeps_both() -> None:
     lines = (FOLDER / "every-event-format-1.jsonl").read_text().splitlines()
     study = rerun_spec([decode_entry(line) for line in lines], "again").plain()

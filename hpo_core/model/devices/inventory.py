@@ -207,10 +207,6 @@ def _rounded(amount: int, digits: int) -> str:
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-WAITING = ""
-"""Stands for the folder of a study: for processes that wait for an attempt, and end for one that begins there."""
-
-
 class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a device; sent with the heartbeats of a worker."""
 
@@ -225,7 +221,7 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used: _Amount
     """Bytes in use, by whomever."""
     own: dict[str, _Amount] = {}
-    """Bytes of them that attempts of this worker use, by folder of their study. Those of ``WAITING`` are free."""
+    """Bytes of them that attempts of this worker use, by folder of their study."""
     by_growth: bool = False
     """True if ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
     cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
