@@ -136,9 +136,9 @@ def asked() -> Study:
     world = World(31, failures=0.05)
     study = fresh(make_spec(study="golden"), MemoryJournal(), world)
     world.play(study, steps=5)
-    study.enqueue({"x": 0.125, "c": "b"}, request="00000000000000000001-a")
+    study.enqueue({"x": 0.125, "c": "b"})
     study.enqueue({"x": 0.375})
-    study.enqueue({"x": 0.625}, request="00000000000000000002-b")
+    study.enqueue({"x": 0.625})
     study.recover("second:2")
     world.play(study)
     return study
