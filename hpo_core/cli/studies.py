@@ -150,14 +150,12 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     if as_json:
         print_json(rows)
     elif rows:
-        shown = [{**row, "best": _best_cell(row)} for row in rows]
-        print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
+        for row in rows:
+            metric, best = row.pop("metric"), row["best"]
+            row["best"] = "" if best is None else f"{metric} {cell_text(best)}"
+        print_rows(out, rows)
     else:
         out.say("No study yet. `hpo tune STUDY.yaml` makes one.")
-
-
-def _best_cell(row: dict[str, Any]) -> str:
-    return "" if row["best"] is None else f"{row['metric']} {cell_text(row['best'])}"
 
 
 def status(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:

@@ -167,7 +167,7 @@ REFUSALS = (
     ),
     Refusal(
         "share.pool is absent, and {cluster} starts workers for this study alone",
-        lambda spec: spec.share is not None and spec.share.pool is None and not _is_shared(spec),
+        lambda spec: spec.share is not None and not (spec.share.pool or isinstance(spec.cluster, AddressClusterSpec)),
         "nobody else could share them",
         "give the pool a name (share: {{pool: cpu}}), the same one in each study that shares",
     ),
@@ -221,10 +221,6 @@ def _figures(spec: StudySpec) -> dict[str, object]:
         "begin": "grow" if grows else "begin",
         "smaller": "set training.gang to 1" if grows else "lower training.gang",
     }
-
-
-def _is_shared(spec: StudySpec) -> bool:
-    return isinstance(spec.cluster, AddressClusterSpec)
 
 
 def least_slots(spec: StudySpec) -> int:

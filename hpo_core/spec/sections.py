@@ -343,17 +343,13 @@ RANGE = "range"
 """Tag of :class:`WorkerRange`, for messages to leave out."""
 
 
-def _form_of(workers: Any) -> str:
-    return RANGE if isinstance(workers, Mapping | WorkerRange) else "number"
-
-
 def _one_number(workers: int | WorkerRange) -> int | WorkerRange:
     return workers.max if isinstance(workers, WorkerRange) and workers.min == workers.max else workers
 
 
 WorkerCount = Annotated[
     Annotated[int, Field(ge=1, le=1024), Tag("number")] | Annotated[WorkerRange, Tag(RANGE)],
-    Discriminator(_form_of),
+    Discriminator(lambda workers: RANGE if isinstance(workers, Mapping | WorkerRange) else "number"),
     AfterValidator(_one_number),
 ]
 """Workers of a cluster: a number, or ``{min, max}`` between which it follows what the study can use."""

@@ -135,7 +135,8 @@ class HoppingExecutor:
         *,
         running: Iterable[int] = (),
     ) -> None:
-        data = spec.partitioned
+        data = spec.data
+        assert data is not None
         self.poll_seconds = inner.poll_seconds
         self._inner = inner
         self._spec = spec
