@@ -45,7 +45,7 @@ class RecordedStudy(Filled, frozen=True):
     """The grants of another study, and all that its repetition needs of it."""
 
     source: str
-    """Its name."""
+    """Name of the other study."""
     grants: list[RecordedGrant]
     """Grants in the order in which they were made."""
     params: list[dict[str, Any]]

@@ -32,17 +32,23 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-class ModuleSource:
-    """The text of a module, and what it says of names."""
+def defines(module: str, name: str, folders: Sequence[str] = ()) -> bool:
+    """True if one statement of a module binds this name, and that is a ``def`` or ``class`` at its top.
 
-    def __init__(self, spec: ModuleSpec, text: str) -> None:
-        self.tree = syntax_tree(text, spec.origin or spec.name)
-
-    def definition(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
-        """The one statement of the module that binds this name, where that is a ``def`` or ``class`` at its top."""
-        makers = [node for node in ast.walk(self.tree) if _may_bind(node, name)]
-        found = makers[0] if len(makers) == 1 and makers[0] in self.tree.body else None
-        return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else None
+    Args:
+        folders: where the module is looked for before ``sys.path``.
+    """
+    try:
+        spec = find_module(module, folders)
+        text = spec.loader.get_source(module)  # type: ignore[union-attr]
+        if text is None or len(text) > MAX_FILE_BYTES:
+            return False
+        tree = syntax_tree(text, spec.origin or spec.name)
+    except (OSError, ImportError, AttributeError, ValueError, RecursionError, SyntaxError):
+        return False
+    makers = [node for node in ast.walk(tree) if _may_bind(node, name)]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return len(makers) == 1 and isinstance(makers[0], kinds) and makers[0] in tree.body
 
 
 def _may_bind(node: ast.AST, name: str) -> bool:
@@ -60,26 +66,6 @@ def imported_from(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     above = package.split(".") if package else []
     return ".".join([*above[: len(above) - node.level + 1], *([node.module] if node.module else [])])
-
-
-def read_module(module: str, folders: Sequence[str] = ()) -> ModuleSource | None:
-    """The source of a module; None where it has none that can be read here.
-
-    Args:
-        folders: where modules are looked for before ``sys.path``.
-
-    Raises:
-        ModuleNotFoundError: there is no such module; ``name`` says what is missing, it or a package above.
-        SyntaxError: its source is no Python.
-    """
-    try:
-        spec = find_module(module, folders)
-        text = spec.loader.get_source(module)  # type: ignore[union-attr]
-        return None if text is None or len(text) > MAX_FILE_BYTES else ModuleSource(spec, text)
-    except (ModuleNotFoundError, SyntaxError):
-        raise
-    except (OSError, ImportError, AttributeError, ValueError, RecursionError):
-        return None
 
 
 def find_module(module: str, folders: Sequence[str] = ()) -> ModuleSpec:

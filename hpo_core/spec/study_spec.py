@@ -182,6 +182,11 @@ class StudySpec(Part):
     def hops(self) -> bool:
         return self.data is not None
 
+    @property
+    def partitioned(self) -> DataSpec:
+        assert self.data is not None
+        return self.data
+
     def beside(self, folder: Path) -> StudySpec:
         """With the folder of the partitions made absolute; unchanged where models do not hop.
 

@@ -35,7 +35,6 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def changed_worker(self) -> bool:
-        """True if the model hopped here from another worker."""
         return bool(self.came_from) and self.came_from != self.worker
 
     @property

@@ -39,7 +39,6 @@ def values_of(spec: StudySpec, member: Incumbent) -> dict[str, float]:
 
 
 def front_members(spec: StudySpec, state: StudyState) -> tuple[FrontMember, ...]:
-    """Members of the front, the best in the first metric first."""
     return tuple(
         FrontMember(
             trial=member.trial,

@@ -135,8 +135,7 @@ class HoppingExecutor:
         *,
         running: Iterable[int] = (),
     ) -> None:
-        data = spec.data
-        assert data is not None
+        data = spec.partitioned
         self.poll_seconds = inner.poll_seconds
         self._inner = inner
         self._spec = spec
