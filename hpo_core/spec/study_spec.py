@@ -382,7 +382,7 @@ def _as_today(data: Any) -> Any:
     if isinstance(search, dict) and search.get("method") == "pbt" and static:
         found["search"] = search | {"static": static}
     if isinstance(search, dict) and "source" in (recorded := data["search"]):
-        found["search"] = search | {"study_record": {"source": recorded["source"], **search["study_record"]}}
+        found["search"] = search | {"study_record": {"source": recorded["source"], **search.get("study_record", {})}}
     warm = data.get("warm_start")
     if isinstance(warm, dict) and warm.get("proposals") is not None:
         past = warm.get("past", [])
