@@ -203,7 +203,7 @@ class PlainLines:
     def _once(self, line: str) -> str:
         # The line without messages that were written before.
         for pattern, trial in self._told.items():
-            line = re.sub(pattern, f"that of trial {trial}", line)
+            line = re.sub(pattern, f"the same as trial {trial}", line)
         return line
 
     def on_tick(self) -> None:

@@ -60,7 +60,7 @@ def _start(home: Home, stack: ExitStack, say: Say) -> Iterator[str]:
         threading.Thread(target=reports.follow, daemon=True).start()
     prefect: SharedServer | None = None
     if (api := configured_api()) is None and find_spec("prefect") is not None:
-        say("starting Prefect's server and MLflow ...")
+        say("starting Prefect's server and MLflow, which takes 10 to 40 s ...")
         prefect = SharedServer(home.folder / "prefect")
         prefect.start()
         stack.callback(prefect.close)

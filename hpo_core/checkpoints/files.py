@@ -153,7 +153,7 @@ def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
             return _StoredTree(opened, checkpoint.size).read(checkpoint)
 
 
-_CURE = "The trial must go back to an older checkpoint or start from 0."
+_CURE = "A resumed study goes on from an older one, or from the start."
 
 
 @contextlib.contextmanager

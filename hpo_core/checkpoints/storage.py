@@ -193,7 +193,7 @@ def local_copy(uri: str, *, retry_seconds: float = RETRY_SECONDS) -> Iterator[Pa
             raise StorageError(f"Checkpoint {uri} cannot be read: there is no {missing}. {_CURE}")
         if missing is not None:
             raise CheckpointError(
-                f"Checkpoint {uri} is missing. The trial must go back to an older checkpoint or start from 0."
+                f"Checkpoint {uri} is missing. A resumed study goes on from an older one, or from the start."
             )
         yield copy
 

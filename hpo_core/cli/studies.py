@@ -155,7 +155,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
             row["best"] = "" if best is None else f"{metric} {cell_text(best)}"
         print_rows(out, rows)
     else:
-        out.say("No study yet. `hpo tune STUDY.yaml` makes one.")
+        out.say(f"No study yet in {source}. `hpo tune STUDY.yaml` makes one.")
 
 
 def status(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:

@@ -32,33 +32,38 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-def defines(module: str, name: str, folders: Sequence[str] = ()) -> bool:
-    """True if one statement of a module binds this name, and that is a ``def`` or ``class`` at its top.
+class ModuleSource:
+    """The text of a module, and what it says of names."""
 
-    Args:
-        folders: where the module is looked for before ``sys.path``.
-    """
-    try:
-        spec = find_module(module, folders)
-        text = spec.loader.get_source(module)  # type: ignore[union-attr]
-        if text is None or len(text) > MAX_FILE_BYTES:
-            return False
-        tree = syntax_tree(text, spec.origin or spec.name)
-    except (OSError, ImportError, AttributeError, ValueError, RecursionError, SyntaxError):
-        return False
-    makers = [node for node in ast.walk(tree) if _may_bind(node, name)]
-    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return len(makers) == 1 and isinstance(makers[0], kinds) and makers[0] in tree.body
+    def __init__(self, spec: ModuleSpec, text: str) -> None:
+        self.tree = syntax_tree(text, spec.origin or spec.name)
+
+    def definition(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | None:
+        """The one statement of the module that binds this name, where that is a ``def`` or ``class`` at its top."""
+        makers = [node for node in ast.walk(self.tree) if name in _bound(node)]
+        found = makers[0] if len(makers) == 1 and makers[0] in self.tree.body else None
+        return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else None
+
+    def names(self) -> list[str] | None:
+        """Names that its statements bind, at any depth; None: it may have others, as by ``import *`` or ``exec``."""
+        nodes = list(ast.walk(self.tree))
+        names = dict.fromkeys(name for node in nodes for name in _bound(node))
+        used = {node.id for node in nodes if isinstance(node, ast.Name)}
+        return None if used & _BINDERS or {"*", "__getattr__"} & set(names) else list(names)
 
 
-def _may_bind(node: ast.AST, name: str) -> bool:
+_BINDERS = {"exec", "globals", "locals", "setattr", "vars"}
+"""Functions by which code can bind a name that no statement shows."""
+
+
+def _bound(node: ast.AST) -> list[str]:
     if isinstance(node, ast.alias):
-        return name == (node.asname or node.name.partition(".")[0])
+        return [node.asname or node.name.partition(".")[0]]
     if isinstance(node, ast.Name):
-        return node.id == name and not isinstance(node.ctx, ast.Load)
+        return [] if isinstance(node.ctx, ast.Load) else [node.id]
     if isinstance(node, ast.Global):
-        return name in node.names
-    return name in (getattr(node, "name", None), getattr(node, "rest", None))
+        return node.names
+    return [name for name in (getattr(node, "name", None), getattr(node, "rest", None)) if name]
 
 
 def imported_from(node: ast.ImportFrom, package: str) -> str:
@@ -66,6 +71,26 @@ def imported_from(node: ast.ImportFrom, package: str) -> str:
         return node.module or ""
     above = package.split(".") if package else []
     return ".".join([*above[: len(above) - node.level + 1], *([node.module] if node.module else [])])
+
+
+def read_module(module: str, folders: Sequence[str] = ()) -> ModuleSource | None:
+    """The source of a module; None where it has none that can be read here.
+
+    Args:
+        folders: where modules are looked for before ``sys.path``.
+
+    Raises:
+        ModuleNotFoundError: there is no such module; ``name`` says what is missing, it or a package above.
+        SyntaxError: its source is no Python.
+    """
+    try:
+        spec = find_module(module, folders)
+        text = spec.loader.get_source(module)  # type: ignore[union-attr]
+        return None if text is None or len(text) > MAX_FILE_BYTES else ModuleSource(spec, text)
+    except (ModuleNotFoundError, SyntaxError):
+        raise
+    except (OSError, ImportError, AttributeError, ValueError, RecursionError):
+        return None
 
 
 def find_module(module: str, folders: Sequence[str] = ()) -> ModuleSpec:

@@ -265,16 +265,22 @@ _MAY_DIFFER = ("study", "cluster", "data", "pythonpath", "prefect", "tracking", 
 
 
 def differing_setting(recorded: StudySpec, given: StudySpec) -> str:
-    """The first setting that is another one in the second description, with both values; empty: none.
+    """The first three settings that are others in the second description, with both values; empty: none.
 
     Functions by value are the same where they are called alike: a study goes on with the one that it keeps.
     """
-    ours, theirs = (flattened(spec.plain()) for spec in (recorded, given))
+    there, here = recorded.plain(), given.plain()
+    found = [
+        f"parameter {name} is {'there and not here' if name in there['space'] else 'here and not there'}"
+        for name in sorted(there["space"].keys() ^ here["space"].keys())
+    ]
+    both = there["space"].keys() & here["space"].keys()
+    ours, theirs = (flattened(one | {"space": {name: one["space"][name] for name in both}}) for one in (there, here))
     for name in dict.fromkeys([*ours, *theirs]):
         before, now = (_compared(one.get(name, "not set")) for one in (ours, theirs))
         if before != now and name.partition(".")[0] not in _MAY_DIFFER:
-            return f"{name} is {shortened(str(before))} there and {shortened(str(now))} here"
-    return ""
+            found.append(f"{name} is {shortened(str(before))} there and {shortened(str(now))} here")
+    return "; ".join(found[:3])
 
 
 def _compared(value: Any) -> Any:

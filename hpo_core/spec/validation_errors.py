@@ -185,7 +185,7 @@ def explain(
     every = _one_for_each_union(error.errors(include_url=False), data)
     for item in every[: limits.ERROR_LINES]:
         place = _without_tags(item["loc"], data)
-        message = item["msg"].removeprefix("Value error, ")
+        message = item["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
         if item["type"] == "extra_forbidden":
             message = words_of_gone(place, item["loc"]) or _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
         elif item["type"] == "missing":

@@ -147,7 +147,7 @@ def best_line(study: Study) -> str:
     """The incumbent in one line; with several objectives, also how many results are on the front."""
     best = study.best
     if best is None:
-        return "no feasible result yet" if study.state.infeasible_results else "no result yet"
+        return "none feasible yet" if study.state.infeasible_results else "none yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
     where = f"(trial {best.trial} at {best.resource}{rule_words(study)}){front}"
@@ -206,7 +206,7 @@ def print_run_result(
     out.print()
     study = result.summary
     style = "bold green" if study.status == "finished" else "bold yellow"
-    now = "" if result.jobs_now == study.jobs else f", {result.jobs_now or 'none'} of them now,"
+    now = "" if result.jobs_now == study.jobs else f" ({result.jobs_now or 'none'} of them now)"
     took = f"{study.trials} trials, {study.jobs} jobs{now} in {duration(result.seconds)}"
     out.print(Text.assemble((f"{study.study} {study.status}", style), f": {took}"), soft_wrap=True)
     tell("reason", study.reason and f"{'stop rule met: ' if study.rule else ''}{study.reason}", "yellow")

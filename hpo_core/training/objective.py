@@ -14,6 +14,7 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.short_text import did_you_mean, some
 from hpo_core.spec import sent_functions
+from hpo_core.spec.module_source import read_module
 from hpo_core.training.user_code import own_frames
 
 ARGUMENTS = {
@@ -35,6 +36,33 @@ def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | st
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
         f"{hint} Correct the name, put the file back, or add the folder that holds it to `pythonpath` of the study."
     )
+
+
+def refuse_missing(setting: str, objective: str, folders: Sequence[str]) -> None:
+    """Refuse a function whose module, or whose name in it, its source shows to be missing; nothing is imported.
+
+    Raises:
+        SpecError: there is no such module, or its statements bind no such name.
+    """
+    module, _, function = objective.partition(":")
+    try:
+        source = read_module(module, folders)
+    except SyntaxError:
+        return  # the import says where
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            return  # a package may look for its modules elsewhere
+        raise SpecError(no_module(setting, objective, module, folders or ["."])) from None
+    names = None if source is None else source.names()
+    if names is not None and function not in names:
+        raise SpecError(no_function(setting, objective, names))
+
+
+def no_function(setting: str, objective: str, found: Iterable[str]) -> str:
+    module, _, function = objective.partition(":")
+    names = [name for name in found if not name.startswith("_")]
+    cure = did_you_mean(function, names) or f"it has {some(names) or 'none at all'}."
+    return f"{setting} = {objective!r}: module {module!r} has no function {function!r}; {cure} Correct the name."
 
 
 def module_file(module: str, folders: Iterable[str]) -> Path | None:
@@ -79,12 +107,8 @@ def load_objective(objective: str, pythonpath: Sequence[str] = (), *, setting: s
         raise _import_failed(setting, objective, error) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        found = [name for name, item in vars(module).items() if callable(item) and not name.startswith("_")]
-        cure = did_you_mean(function_name, found) or f"it has {some(found) or 'none at all'}."
-        raise SpecError(
-            f"{setting} = {objective!r}: module {module_name!r} has no function {function_name!r}; {cure} Correct the "
-            "name."
-        )
+        found = [name for name, item in vars(module).items() if callable(item)]
+        raise SpecError(no_function(setting, objective, found))
     check_signature(setting, objective, function)
     _refuse_cuda(setting, objective)
     return function  # type: ignore[no-any-return]

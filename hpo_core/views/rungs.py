@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from hpo_core.model.events import CeilingRaised, JobCompleted, StudyHalted, TrialStopped
+from hpo_core.model.events import CeilingRaised, JobCompleted, StudyHalted, TrialAbandoned, TrialStopped
 from hpo_core.model.trial import Stage
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
@@ -94,7 +94,7 @@ FEW = 6
 """At most this many brackets are shown one by one."""
 
 State = Literal["to come", "open", "finished"]
-_SUMMED = ("results", "promoted", "waiting", "expected", "units", "running", "stopped")
+_SUMMED = ("results", "promoted", "waiting", "expected", "units", "running", "stopped", "abandoned")
 
 
 @dataclass(slots=True)
@@ -115,6 +115,8 @@ class RungView:
     running: int = 0
     """Jobs under way to this rung."""
     stopped: int = 0
+    abandoned: int = 0
+    """Trials that rank last here; counted among the results."""
     best: float | None = None
     """Smallest finite loss here."""
 
@@ -159,7 +161,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     """The brackets of a study, each with its rungs from the bottom up.
 
     Args:
-        details: also ``best`` and ``stopped``, which read every trial; else O(rungs + running jobs).
+        details: also ``best``, ``stopped`` and ``abandoned``, which read every trial; else O(rungs + running jobs).
     """
     state, names = study.state, RungNames(study.spec)
     views: dict[int | None, BracketView] = {}
@@ -170,8 +172,8 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
         view = views.setdefault(status.bracket, BracketView([] if status.bracket is None else [status.bracket], "open"))
         view.rungs.append(rungs[status.bracket, status.rung])
 
-    def rung_at(stage: Stage, level: int) -> RungView:
-        place = names.place(stage.bracket, stage.rung)
+    def rung_at(at: Stage | TrialAbandoned, level: int) -> RungView:
+        place = names.place(at.bracket, at.rung)
         if place not in rungs:  # an endless ladder grows with its first result there
             rungs[place] = RungView(place[1], level, expected=1)
             views[place[0]].rungs.append(rungs[place])
@@ -196,6 +198,8 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
                 rung.best = result.loss
         if trial.stopped is not None:
             rungs[names.place(trial.stopped.bracket, trial.stopped.rung)].stopped += 1
+        if (gone := trial.abandoned) is not None:
+            rung_at(gone, trial.resource).abandoned += 1
     return list(views.values())
 
 
@@ -236,10 +240,11 @@ def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str 
                     "went on" if stopping else "promoted": rung.promoted,
                     "ready": rung.waiting,
                     "stopped": rung.stopped,
+                    "abandoned": rung.abandoned,
                     f"best {study.spec.metric.name}": "" if rung.best is None else study.metric_value(rung.best),
                 }
             )
-    idle = {name for name in ("running", "ready") if not any(row[name] for row in rows)}
+    idle = {name for name in ("running", "ready", "abandoned") if not any(row[name] for row in rows)}
     idle |= set() if several else {"bracket"}
     idle |= set() if several and any(view.state != "open" for view in views) else {"state"}
     idle |= set() if stopping else {"stopped"}

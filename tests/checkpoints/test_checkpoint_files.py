@@ -28,7 +28,7 @@ def test_a_reference_has_path_digest_size_and_resource(saved, tmp_path):
 
 def test_a_missing_checkpoint_is_reported(saved, tmp_path):
     (tmp_path / saved.uri).unlink()
-    with pytest.raises(CheckpointError, match=r"a\.safetensors is missing\..*older checkpoint"):
+    with pytest.raises(CheckpointError, match=r"a\.safetensors is missing\..*from an older one"):
         checkpoints.load(tmp_path, saved)
 
 

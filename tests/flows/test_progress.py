@@ -128,7 +128,7 @@ def test_a_message_is_written_once_and_named_by_its_trial_later() -> None:
         job = granted[0]
     lines.close()
     assert [line.count("no such file") for line in written] == [1, 0, 0], written
-    assert "trial 1: error: that of trial 0 " in written[1] and "another" in written[2], written
+    assert "trial 1: error: the same as trial 0 " in written[1] and "another" in written[2], written
 
 
 def test_the_eta_is_that_of_the_first_rule_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:

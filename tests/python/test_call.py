@@ -208,12 +208,13 @@ def test_changed_code_a_missing_module_and_other_settings_are_said(
     file.write_text("def train(trial):\n    for _ in trial.steps():\n        trial.report(loss=trial.params['x'])\n")
     call: dict[str, Any] = {"metric": "loss", "max_trials": 1, "name": "changing", "pythonpath": [tmp_path], **where}
     hpo.tune("changing:train", space=SPACE, **call)
-    with pytest.raises(
-        hpo.StudyExistsError, match=r"another one: space.x.high is 1(.0)? there and 2(.0)? here\. name="
-    ):
-        hpo.tune("changing:train", space={"x": hpo.Float(0, 2)}, **call)
+    differs = r"one: parameter y is here and not there; space.x.high is 1(.0)? there and 2(.0)? here\. name="
+    with pytest.raises(hpo.StudyExistsError, match=differs):
+        hpo.tune("changing:train", space={"x": hpo.Float(0, 2), "y": hpo.Int(1, 2)}, **call)
     with pytest.raises(hpo.SpecError, match="there is no module 'chnging' .* Did you mean 'changing'"):
         hpo.tune("chnging:train", space=SPACE, **call | {"name": "other"})
+    with pytest.raises(hpo.SpecError, match="has no function 'trian'; did you mean 'train'"):
+        hpo.tune("changing:trian", space=SPACE, **call | {"name": "other"})
     again: dict[str, Any] = {"configs": 1, "home": where["home"], "prefect": "off", "progress": False}
     hpo.resume("changing", **again)
     assert "was written after" not in caplog.text

@@ -50,4 +50,4 @@ def test_one_message_of_many_trials_is_printed_once(tmp_path: Path, monkeypatch:
     arguments = ["tune", str(tmp_path / "study.yaml"), "--no-prefect", "--home", str(tmp_path / "home")]
     said = CliRunner().invoke(app, arguments).output
     assert said.count("Call trial.report(loss=...) in every step") == 2, said  # when it happens, and in the summary
-    assert "that of trial" in said and "ObjectiveError as above" in said, said
+    assert "the same as trial" in said and "ObjectiveError as above" in said, said

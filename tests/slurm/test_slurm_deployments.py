@@ -41,20 +41,6 @@ def test_the_profile_runs_studies_from_the_deployments(
     (port,) = free_ports(1)
     studies = tmp_path / "studies"
     studies.mkdir()
-    for name, cluster in (("joined", None), ("jobs", {"kind": "slurm", "workers": 1, "memory": "1GB"})):
-        study = {
-            "study": name,
-            "objective": "tests.slurm.objectives:paced",
-            "pythonpath": [str(ROOT)],
-            "metric": {"name": "loss"},
-            "space": {
-                "x": {"type": "float", "low": -1.0, "high": 1.0},
-                "pause": {"type": "categorical", "choices": [0.2]},
-            },
-            "search": {"method": "asha", "configs": 6, "max_resource": 3, "reduction_factor": 3},
-            "tracking": {"mlflow": "off"},
-        } | ({} if cluster is None else {"cluster": cluster})
-        (studies / f"{name}.yaml").write_text(json.dumps(study))
     home = tmp_path / "home"
     environment = os.environ | deployments_api | slurm.environment | {
         "HPO_HOME": str(home), "HPO_VENV": sys.prefix, "HPO_INTERFACE": "lo", "HPO_PORT": str(port),
@@ -88,9 +74,24 @@ def test_the_profile_runs_studies_from_the_deployments(
     wait_for(is_online, "the Prefect worker runs", 300)
     address = json.loads((home / "dask-scheduler.json").read_text())["address"]
     wait_for(lambda: len(slurm.jobs("RUNNING")) == 4, "scheduler, two workers and controller run")
-    for name, chosen in (("joined", {"cluster": {"address": address}}), ("jobs", {})):
+    joined, jobs = {"kind": "address", "address": address}, {"kind": "slurm", "workers": 1, "memory": "1GB"}
+    for name, cluster in (("joined", joined), ("jobs", jobs)):
+        study = {
+            "study": name,
+            "objective": "tests.slurm.objectives:paced",
+            "pythonpath": [str(ROOT)],
+            "metric": {"name": "loss"},
+            "space": {
+                "x": {"type": "float", "low": -1.0, "high": 1.0},
+                "pause": {"type": "categorical", "choices": [0.2]},
+            },
+            "search": {"method": "asha", "configs": 6, "max_resource": 3, "reduction_factor": 3},
+            "tracking": {"mlflow": "off"},
+            "cluster": cluster,
+        }
+        (studies / f"{name}.yaml").write_text(json.dumps(study))
         deployment = ask(environment, "deployments/name/tune-file/tune-file")
-        asked = {"parameters": {"file": f"{name}.yaml", "name": name} | chosen, "state": {"type": "SCHEDULED"}}
+        asked = {"parameters": {"file": f"{name}.yaml", "name": name}, "state": {"type": "SCHEDULED"}}
         run = ask(environment, f"deployments/{deployment['id']}/create_flow_run", asked)
         if name == "joined":
             slurm.call("scancel", f"{workers}_1")  # fewer while it runs, or before it began

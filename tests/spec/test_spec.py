@@ -79,6 +79,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("low: 1.0e-4, high: 1.0", "low: false, high: 1.0", "low = false: a number belongs here"),
         ("seed: 1", "seed: 1\nseed: 2", "line 14: the key 'seed' stands twice; line 13 has it"),
         ("{type: int, low: 1, high: 4}", "{low: 1, high: 4}", "space.layers: 'type' is required and absent"),
+        ("resource: 27", "resource: many", "max_resource: Input should be a valid integer .got .many..$"),
         ("{name: random}", "TPESampler", "sampler: a mapping belongs here.*'TPESampler'"),
         (
             "{name: random}",

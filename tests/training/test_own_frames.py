@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.model.errors import HpoError, ObjectiveError
+from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Job, Outcome, Report, Rung
 from hpo_core.training.child.trainer import Trainer
-from hpo_core.training.objective import load_objective
+from hpo_core.training.objective import load_objective, refuse_missing
 from hpo_core.training.user_code import own_frames
 from tests.job_requests import changed, make_request
 
@@ -123,6 +123,26 @@ def test_what_is_wrong_with_a_function_is_said(tmp_path: Path, name: str, text: 
     with pytest.raises(HpoError, match=says) as found:
         load_objective(name, [str(tmp_path)])
     assert str(found.value).startswith(f"objective = {name!r}")
+    if "there is no module" in says or "no function" in says:
+        with pytest.raises(SpecError) as without_import:
+            refuse_missing("objective", name, [str(tmp_path)])
+        assert str(without_import.value) == str(found.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from json import *",
+        "import json as fit",
+        "if True:\n    fit = print",
+        "globals()['fit'] = print",
+        "def __getattr__(name): return print",
+        "def train(trial)",
+    ],
+)
+def test_a_function_that_may_be_there_is_not_refused_by_its_source(tmp_path: Path, text: str) -> None:
+    (tmp_path / "lab_made.py").write_text(text)
+    refuse_missing("objective", "lab_made:fit", [str(tmp_path)])
 
 
 @pytest.mark.parametrize(("setting", "argument"), [("build", "the parameters, a dict"), ("data.load", "the path of")])

@@ -43,11 +43,12 @@ def test_every_result_and_every_running_job_stands_at_one_rung(name: str, steps:
     assert total(views, "running") == len(state.running)
     stopped = facts(study.journal.entries("world"), TrialStopped)
     assert total(views, "stopped") == len(stopped)
+    assert total(views, "abandoned") == state.abandoned_trials
     best = [rung.best for view in views for rung in view.rungs if rung.best is not None]
     assert study.best is None or min(best) == study.best.loss
     for few in (0, 6):
         again = grouped_brackets(views, few)
-        for field in ("results", "promoted", "waiting", "expected", "units", "running", "stopped"):
+        for field in ("results", "promoted", "waiting", "expected", "units", "running", "stopped", "abandoned"):
             assert total(again, field) == total(views, field), field
         assert sorted(n for view in again for n in view.numbers) == sorted(n for view in views for n in view.numbers)
     if study.spec.search.method == "pbt":

@@ -30,7 +30,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.security.masking import without_credentials
 from hpo_core.spec import StudySpec, load_spec
-from hpo_core.spec.module_source import defines
+from hpo_core.spec.module_source import read_module
 from hpo_core.spec.sent_functions import names_value, short_name
 
 _SUFFIXES = (".yaml", ".yml")
@@ -105,7 +105,7 @@ class Permissions:
             )
         module, _, name = function.partition(":")
         listed = any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives)
-        if function not in self.objectives and not (listed and defines(module, name, folders)):
+        if function not in self.objectives and not (listed and _defines(module, name, folders)):
             why = f": module {module} does not define it by def or class here" if listed else ""
             what, entry = f"{setting} = {function!r}", "this name in full"
             raise _not_listed(what, self.objectives, entry=entry, variable=OBJECTIVES, why=why)
@@ -215,6 +215,15 @@ def _is_study(path: Path) -> bool:
         load_spec(path)
         return True
     return False
+
+
+def _defines(module: str, name: str, folders: Sequence[str]) -> bool:
+    """Look for the name in the module's source, by ``def`` or ``class`` alone; nothing is imported."""
+    try:
+        source = read_module(module, folders)
+    except (ModuleNotFoundError, SyntaxError):
+        return False
+    return source is not None and source.definition(name) is not None
 
 
 def home_here() -> Home:

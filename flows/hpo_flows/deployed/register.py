@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,7 +124,8 @@ def start_worker() -> int:
     try:
         return worker.wait()
     except KeyboardInterrupt:
-        flows = psutil.Process(worker.pid).children()
+        with suppress(psutil.NoSuchProcess):
+            flows = psutil.Process(worker.pid).children()
         halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
         how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
         print(f"Ending: {how}.", flush=True)

@@ -75,7 +75,8 @@ def answer_of(url: str, auth: str | None = None, *, seconds: float = 10.0, cure:
         if isinstance(getattr(error, "reason", None), ssl.SSLError):
             return 0
         raise PrefectServerError(
-            f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL{cure}."
+            f"No Prefect API answers at {url} ({error}). Start it (`hpo ui`, `prefect server start`) or mend "
+            f"PREFECT_API_URL{cure}."
         ) from None
 
 

@@ -61,7 +61,7 @@ def launch(
     for tracker in session.trackers:
         tracker.is_awaited = not has_board
     session.say = session.inform = partial(_say, out if has_board else err, as_json)
-    session.warn = partial(err.print, style="yellow")
+    session.warn = partial(err.say, style="yellow", title="warning", lines=True)
     ending = ExitStack()  # further interrupts are ignored until all is closed
     drawn = ExitStack()  # the live board, until something else is printed or all is closed
 
@@ -132,4 +132,5 @@ def _finish(session: Session, study: Study, summary: Summary, *, as_json: bool, 
     if words := no_result_words(study):
         raise HpoError(f"Study {study.name!r} ended without a single result: {words}. {cure_words(study, file)}")
     if result.failures.most_failed:
+        err.say(f"Most trials failed or diverged: exit code {MOST_FAILED}.", "yellow")
         raise typer.Exit(MOST_FAILED)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -39,7 +38,7 @@ from hpo_core.spec import StudySpec, sent_functions
 from hpo_core.spec.sent_functions import digest_of
 from hpo_core.spec.study_file import differing_setting
 from hpo_core.study import Study
-from hpo_core.training.objective import load_objective, module_file, no_module
+from hpo_core.training.objective import load_objective, module_file, refuse_missing
 from hpo_core.views.failure_reasons import another_name, cure_words, no_result_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.wiring import TRACKERS, wire
@@ -186,15 +185,12 @@ class Session:
         # The one that is called here; the import by the workers tells of the others, before anything is recorded.
         folder, imports = self.home.study_folder(self.name), self.home.import_folders(spec)
         for setting, name in spec.functions.items():
-            module = name.partition(":")[0]
             if digest_of(name) is not None:
                 sent_functions.find(name, folder, folder.parent)
             elif setting == "packing.demand.function":
                 load_objective(name, imports, setting=setting)
-            elif spec.cluster.kind.startswith("local") and not (
-                module_file(module, [*imports, *sys.path]) or find_spec(module.partition(".")[0])
-            ):
-                raise SpecError(no_module(setting, name, module, imports or ["."]))
+            elif spec.cluster.kind.startswith("local"):
+                refuse_missing(setting, name, imports)
 
     def _cure_of_name(self) -> str:
         name, other = self.name, another_name(self.name)
@@ -346,7 +342,8 @@ class Session:
         if (best := study.state.best_checkpoint()) is not None:
             try:
                 local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
-                links["Checkpoint"] = best.uri if local is None else str(local)
+                gone = "" if local is None or local.exists() else " (not on this machine)"
+                links["Checkpoint"] = best.uri if local is None else f"{local}{gone}"
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
