@@ -137,15 +137,10 @@ class Inventory(msgspec.Struct, frozen=True):
     def of_shared(cls, jobs: int, devices: int) -> Inventory:
         """The inventory of a packed study: so many jobs, on so many devices that these share.
 
-        >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).shared_devices
-        (12, 2)
+        >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).devices[0].name
+        (12, '2 shared devices')
         """
         return cls.of(jobs, f"{devices} shared device{'' if devices == 1 else 's'}")
-
-    @property
-    def shared_devices(self) -> int:
-        first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
-        return int(first) if first.isdecimal() else 0
 
     @property
     def workers(self) -> int:
