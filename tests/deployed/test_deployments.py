@@ -47,7 +47,9 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
     page = shown["by-form-study"]
     assert "| x |" in page and "](data:image/svg+xml;base64," in page
     assert "file://" not in page and "report.html`" in page, "a browser elsewhere opens no file of the worker"
-    decisions = [line for line in deployed.logs(run) if "] trial " in line]
+    lines = deployed.logs(run)
+    assert any(line.startswith("starting: ") for line in lines) and "writing the report ..." in lines, lines
+    decisions = [line for line in lines if "] trial " in line]
     assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
     assert any("promoted to rung 1" in line for line in decisions)
 

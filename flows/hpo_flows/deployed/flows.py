@@ -153,8 +153,8 @@ def recorded_study(study: str) -> Study:
 
 def drive_to_end(session: Session, action: str) -> State[Any]:
     session.action = action
-    session.say = session.warn = get_run_logger().warning
-    session.inform = get_run_logger().info
+    session.speak_by(get_run_logger())
+    session.inform(f"starting: {session.spec.cluster.title} ...")
     with closing(session):
         study = drive(session)
     state = end_state(study, _cure(study))

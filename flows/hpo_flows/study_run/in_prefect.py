@@ -49,8 +49,7 @@ def drive_study(session: Session, *, prefect: bool, with_password: bool = False)
     if prefect and is_in_flow_run():
         from prefect import get_run_logger
 
-        session.say = session.warn = get_run_logger().warning
-        session.inform = get_run_logger().info
+        session.speak_by(get_run_logger())
     services = {"Prefect API": prefect, "copy to MLflow": any(tracker.uri for tracker in session.trackers)}
     started = [session.spec.cluster.title, *(title for title, is_used in services.items() if is_used)]
     session.inform(f"starting: {', '.join(started)} ...")

@@ -213,6 +213,12 @@ class Session:
 
     # Start.
 
+    def speak_by(self, logger: Any) -> None:
+        """Say all in the log of a flow run."""
+        self.say = self.warn = logger.warning
+        self.inform = logger.info
+        self.wait_for = lambda words: logger.info(f"{words} ...")
+
     def add_observer(self, make: Callable[[Study], Observer]) -> None:
         """Have another observer made once the study is open."""
         self._observers.append(make)
