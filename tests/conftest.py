@@ -22,7 +22,7 @@ from tests.dask_processes import DaskProcesses
 if TYPE_CHECKING:
     from hpo_flows.prefect_api.shared_server import SharedServer
 
-__all__ = ["World", "completed", "failed", "fresh", "make_spec"]
+__all__ = ["World", "completed", "failed", "fresh", "make_spec", "played"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -189,6 +189,14 @@ World = FakeTraining
 def fresh(spec: StudySpec, journal: Journal | None = None, world: World | None = None) -> Study:
     """A new study on the virtual clock of ``world``."""
     return new_study(spec, journal, world)
+
+
+def played(spec: StudySpec, world: World | None = None, *, steps: int | None = None) -> Study:
+    """A new study that ``world`` has played to its end, or for so many reports."""
+    world = world or World()
+    study = fresh(spec, None, world)
+    world.play(study, steps=steps)
+    return study
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.errors import StorageError
 from hpo_core.model.trial import Checkpoint
 from tests.checkpoints.saving import save
 
@@ -24,12 +24,6 @@ def test_a_reference_has_path_digest_size_and_resource(saved, tmp_path):
     assert (saved.resource, saved.parent) == (3, "b")
     assert saved.size == (tmp_path / saved.uri).stat().st_size
     assert [path.name for path in (tmp_path / saved.uri).parent.iterdir()] == ["a.safetensors"]
-
-
-def test_a_missing_checkpoint_is_reported(saved, tmp_path):
-    (tmp_path / saved.uri).unlink()
-    with pytest.raises(CheckpointError, match=r"a\.safetensors is missing\..*from an older one"):
-        checkpoints.load(tmp_path, saved)
 
 
 def test_a_url_whose_package_is_missing_is_reported(saved, tmp_path):

@@ -59,7 +59,7 @@ def test_missing_truncated_and_corrupt_files_at_a_url_are_reported(saved, base, 
     with pytest.raises(CheckpointError, match="corrupt"):
         checkpoints.load(tmp_path, msgspec.structs.replace(saved, digest="0" * 64), base)
     remove(tmp_path, saved.uri, base)
-    with pytest.raises(CheckpointError, match="is missing"):
+    with pytest.raises(CheckpointError, match=r"is missing\..*from an older one"):
         checkpoints.load(tmp_path, saved, base)
     assert checkpoints.load(tmp_path, other, base) == {"x": 1}
 

@@ -16,7 +16,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
 from hpo_core.views.states import trial_story
-from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec, played
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, facts, spec_of
 
@@ -178,16 +178,16 @@ def test_a_parents_checkpoint_is_kept_while_its_child_needs_it() -> None:
 # Within a limit.
 
 
-def test_between_rungs_the_expected_retraining_decides() -> None:
+def test_the_order_is_older_checkpoints_then_the_expected_retraining_then_training() -> None:
     """The least chance times units goes first, which somewhere is not the least chance."""
-    world = Disk(2)
-    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
-    world.play(study, steps=30)
-    budget = study.parts.budget
+    study = played(make_spec(checkpoints={"max_count": 100}), Disk(2), steps=30)
+    budget, live, trials = study.parts.budget, study.checkpoints, study.state.trials
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
-    against = 0
+    order, against = [], 0
     while (removal := budget.removal(0)) is not None:
-        live, trials = study.checkpoints, study.state.trials
+        result = next(r for r in trials[removal.trial].results if r.resource == removal.resource)
+        why = live.why(result.checkpoint.uri)
+        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
         kept = {n: c.resource for n, c in live.resting.items() if live.why(c.uri) is Hold.RESTING}
         if removal.trial in kept and removal.resource == kept[removal.trial]:
             losses = {}
@@ -202,20 +202,6 @@ def test_between_rungs_the_expected_retraining_decides() -> None:
             )
         study.parts.apply(removal)
     assert against, "the order was that of the chances alone"
-
-
-def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> None:
-    world = Disk(2)
-    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
-    world.play(study, steps=30)
-    budget, live = study.parts.budget, study.checkpoints
-    budget.limits = budget.limits.model_copy(update={"max_count": 1})
-    order = []
-    while (removal := budget.removal(0)) is not None:
-        result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
-        why = live.why(result.checkpoint.uri)
-        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
-        study.parts.apply(removal)
     assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
     assert len({loss for _, loss, _ in order}) > 3
     assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
@@ -282,12 +268,11 @@ LIMITS = [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}]
 @pytest.mark.parametrize(("name", "limits"), zip(ALL, cycle(LIMITS), strict=False))
 def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int]) -> None:
     world = Disk(len(name), failures=0.05, nans=0.05)
-    journal = MemoryJournal()
-    study = fresh(spec_of(name, checkpoints=limits), journal, world)
+    study = fresh(spec_of(name, checkpoints=limits), world=world)
     world.through(study)
     assert study.status == "finished"
     assert world.most_files <= limits.get("max_count", 1000) and world.most_bytes <= limits.get("max_bytes", 10**6)
-    entries = list(journal.entries("world"))
+    entries = list(study.journal.entries("world"))
     assert audit(entries).clean
     again = Study.from_entries(entries)
     again.check()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
+import pickle
 import sys
+import zipfile
 from collections import Counter, OrderedDict
 from pathlib import Path
 from typing import Any
@@ -42,8 +45,7 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
     return files.write_chunks(tmp_path, "checkpoints/one", chunks, resource=1, parent=None)
 
 
-@pytest.mark.parametrize("flip", [0x20])
-def test_every_damaged_byte_is_a_checkpoint_error(flip: int, checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_every_damaged_byte_is_a_checkpoint_error(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """Also where the digest is that of the damaged file: then it is read, or refused in the same way."""
     path = tmp_path / checkpoint.uri
     good = path.read_bytes()
@@ -51,7 +53,7 @@ def test_every_damaged_byte_is_a_checkpoint_error(flip: int, checkpoint: Checkpo
     decoded = 0
     for place in range(len(good)):
         damaged = bytearray(good)
-        damaged[place] ^= flip
+        damaged[place] ^= 0x20
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="is corrupt: its BLAKE3"):
             files.load(tmp_path, checkpoint)
@@ -76,6 +78,7 @@ CRAFTED: list[Any] = [
     {"tensor": "block", "dtype": "float64", "shape": [7]}, {"tensor": "block", "dtype": "nn", "shape": [1]},
     {"tensor": "block", "dtype": "no_dtype", "shape": [1]}, {"tensor": "block", "dtype": "float64", "shape": [2**80]},
     {"items": [[1]]}, {"items": [[{"dict": {}}, 1]]}, {"counter": [["a", "b", "c"]]}, {"ordered": []}, {"new": 1}, {},
+    {"__reduce__": ["os.system", "true"], "kind": "object", "type": "os.system", "args": ["true"]},
 ]  # fmt: skip
 
 READ: list[Any] = [[], None, 7, {"bytes": "="}, {"size": {}}, {"array": "block", "dtype": "<f8,", "shape": [2]}]
@@ -170,3 +173,47 @@ def test_states_that_ranks_exchange_are_refused_in_the_same_way() -> None:
             tree_of(bytes(damaged))
         except CheckpointError as error:
             assert "cannot be decoded" in str(error) or "unknown tag" in str(error)
+
+
+class Payload:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def zipped(pickled: bytes) -> bytes:
+    """As ``torch.save`` writes it."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("written", [bytes, zipped])
+def test_a_pickle_is_refused_and_runs_nothing(written: Any, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    pickled = pickle.dumps(Payload(mark := tmp_path / "executed"))
+    pickle.loads(pickled)
+    mark.unlink()  # the payload works
+    content = written(pickled)
+    (tmp_path / checkpoint.uri).write_bytes(content)
+    with pytest.raises(CheckpointError):
+        files.load(tmp_path, _digested(checkpoint, content))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_blocks_that_share_bytes_are_refused(names: str, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    header = {"hpo_format": "1", "hpo_tree": json.dumps({"dict": {name: {"array": name} for name in names}})}
+    block = {"dtype": "U8", "shape": [16], "data_offsets": [0, 16]}
+    body = json.dumps({"__metadata__": header} | dict.fromkeys(names, block)).encode()
+    content = len(body).to_bytes(8, "little") + body + bytes(range(16))
+    (tmp_path / checkpoint.uri).write_bytes(content)
+    if names == "a":
+        assert files.load(tmp_path, _digested(checkpoint, content))["a"].tolist() == list(range(16))
+        return
+    with pytest.raises(CheckpointError):
+        files.load(tmp_path, _digested(checkpoint, content))

@@ -100,23 +100,6 @@ def test_removals_at_a_url_hold_nobody_up(tmp_path: Path) -> None:
     assert removed[-1] == "at once"
 
 
-class Counter:
-    def __init__(self) -> None:
-        self.state = {"weights": np.arange(50_000.0)}
-
-    def state_dict(self) -> dict[str, object]:
-        return self.state
-
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        self.state = state
-
-
-def train(trial):  # type: ignore[no-untyped-def]
-    trial.track(counter=Counter())
-    for _ in trial.steps():
-        trial.report(loss=1.0)
-
-
 @pytest.mark.slow
 def test_what_a_failed_attempt_left_is_looked_for_and_removed(on_s3: S3, tmp_path: Path) -> None:
     """As likewise in hpo_core/checkpoints/README.md."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError
-from hpo_core.model.events import Entry, Event, JobCompleted, JobGranted, Reproduced, TrialAbandoned, TrialCreated
+from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialAbandoned, TrialCreated
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.contract_suites.fake_training import FakeTraining, new_study, snapshot
+from tests.methods import facts
 
 
 class SearchMethodContract:
@@ -205,7 +205,3 @@ class SearchMethodContract:
                 ]
                 assert before[0] < abandoned[0], "an abandoned trial became a parent"
         self.check_decisions(study.spec, entries)
-
-
-def facts(entries: Iterable[Entry], kind: type[Event]) -> list[Any]:
-    return [event for entry in entries for event in entry.events if type(event) is kind]

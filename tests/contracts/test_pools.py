@@ -26,7 +26,7 @@ from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat
 from hpo_core.pool.store import MOST_TRIES, Decide, PoolRow, Pools, pools_of
 from hpo_core.study import Study
 from tests.conftest import make_spec
-from tests.sharing.in_memory import MemoryPools, terms_for
+from tests.sharing.in_memory import MemoryPools, Wants, terms_for
 from tests.waiting import eventually
 
 Open = Callable[[], Journal]
@@ -36,23 +36,8 @@ IN_A_DATABASE = pytest.mark.parametrize(
 )
 
 
-class Claiming:
-    """A study that could use so many slots."""
-
-    job_slots = 1
-
-    def __init__(self, wanted: int = 100) -> None:
-        self.wanted = wanted
-
-    def demand(self, most: int) -> int:
-        return min(most, self.wanted)
-
-    def spare(self, most: int) -> int:
-        return 0
-
-
 def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
-    return PoolSeat(pools, terms_for(study, **terms), Claiming())
+    return PoolSeat(pools, terms_for(study, **terms), Wants(wanted=100))
 
 
 def members(pools: Pools) -> dict[str, Member]:
@@ -167,31 +152,21 @@ def test_a_row_that_is_damaged_absurd_or_of_an_impossible_name_is_nobodys(tmp_pa
 
 
 def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_the_lease(tmp_path: Path) -> None:
+    """However it was written, as by a later version: else it counts as alive again after a pause of ours."""
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
-    everything = tuple(str(number) for number in range(4_096))
-    planted = Member(study="x", owner="nobody", demand=1_000_000, seen=SLOTS, priority=100, weight=1000.0,
-                     held=everything)  # fmt: skip
-    pools.change("p", "x", lambda rows: [PoolRow("p", "x", planted)])
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, range(SLOTS))
-    assert len(seat.open(0.0)) == 0
-    for moment in range(1, int(LEASE_SECONDS) + 4):
+    seat.exchange(0.0, [])
+    everything = [str(number) for number in range(4_096)]
+    body = {"study": "x", "demand": 1_000_000, "priority": 100, "weight": 1000.0, "held": everything, "later": 1}
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("INSERT INTO hpo_members VALUES ('p', 'x', ?, '')", (json.dumps(body),))
+    seat.exchange(1.0, range(SLOTS))
+    assert len(seat.open(1.0)) == 0
+    for moment in range(2, int(LEASE_SECONDS) + 7):
         seat.exchange(float(moment), range(SLOTS))
     assert len(seat.open(moment)) == 8
     assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
-
-
-def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Path) -> None:
-    journal = open_journal(tmp_path / "journal.db")
-    seat = seat_of(pools_of(journal), "mine")
-    seat.exchange(0.0, range(SLOTS))
-    with sqlite3.connect(tmp_path / "journal.db") as database:
-        body = '{"study": "x", "demand": 8, "of_a_later_version": 1, "held": ["0"]}'
-        database.execute("INSERT INTO hpo_members VALUES ('p', 'x', ?, '')", (body,))
-    for moment in range(1, int(LEASE_SECONDS) + 6):
-        seat.exchange(float(moment), range(SLOTS))
-    assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
 @IN_A_DATABASE

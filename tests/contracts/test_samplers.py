@@ -9,13 +9,13 @@ from typing import Any
 import optuna
 import pytest
 
-from hpo_core import Job, MemoryJournal, Outcome, Report, Study
+from hpo_core import Job, Outcome, Report, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.optuna.optuna_sampler import OptunaSampler, optuna_samplers
 from hpo_core.replay.audit import audit
 from hpo_core.views.summary import summarize
-from tests.conftest import World, failed, fresh, make_spec
+from tests.conftest import World, failed, make_spec, played
 from tests.contract_suites.sampler_contract import SamplerContract
 from tests.methods import SEARCHES
 
@@ -64,27 +64,23 @@ class TwoLosses(World):
         return Report(trial=job.trial, attempt=job.attempt, outcome=found.outcome, metrics=metrics)
 
 
-def play_two(sampler: dict[str, object], journal: MemoryJournal, **changes: object) -> Study:
-    world = TwoLosses(3, failures=0.05, nans=0.05)
+def play_two(sampler: dict[str, object]) -> Study:
     search = {"method": "asha", "configs": 30, "max_resource": 9, "reduction_factor": 3}
     metrics = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        spec = make_spec(**{"sampler": sampler, "metric": metrics[0], "metrics": metrics, "search": search} | changes)
-        study = fresh(spec, journal, world)
-        world.play(study)
-    return study
+        spec = make_spec(sampler=sampler, metric=metrics[0], metrics=metrics, search=search)
+        return played(spec, TwoLosses(3, failures=0.05, nans=0.05))
 
 
 @pytest.mark.parametrize("sampler", [{"name": "random"}, {"name": "TPESampler", "n_startup_trials": 5}], ids=str)
 def test_a_study_with_several_objectives_is_reproducible_and_can_be_extended(sampler: dict[str, object]) -> None:
-    journal = MemoryJournal()
-    study = play_two(sampler, journal)
+    study = play_two(sampler)
     assert study.status == "finished" and len(study.front) > 1
     space = study.spec.search_space()
     assert all(space.complaints(trial.params) == [] for trial in study.state.trials)
-    assert [t.params for t in play_two(sampler, MemoryJournal()).state.trials] == [t.params for t in study.state.trials]
-    again = Study.open("world", journal)
+    assert [t.params for t in play_two(sampler).state.trials] == [t.params for t in study.state.trials]
+    again = Study.open("world", study.journal)
     again.recover("next")
     again.set_capacity(4)
     again.extend(10)
@@ -94,7 +90,7 @@ def test_a_study_with_several_objectives_is_reproducible_and_can_be_extended(sam
 
 
 def test_optuna_is_shown_complete_trials_of_one_rung_for_several_objectives() -> None:
-    study = play_two({"name": "TPESampler", "n_startup_trials": 6}, MemoryJournal())
+    study = play_two({"name": "TPESampler", "n_startup_trials": 6})
     assert isinstance(study.sampler, OptunaSampler)
     results = [{r.resource: r for r in trial.results} for trial in study.state.trials]
     level = max(r for r in (1, 3, 9) if sum(r in found and found[r].loss is not None for found in results) >= 6)
@@ -106,10 +102,8 @@ def test_optuna_is_shown_complete_trials_of_one_rung_for_several_objectives() ->
 
 
 def test_tpe_is_shown_pruned_trials_if_the_study_has_no_maximum_resource() -> None:
-    world = World(3)
     search = {"method": "asha", "configs": 30, "reduction_factor": 3}
-    study = fresh(make_spec(sampler={"name": "TPESampler", "n_startup_trials": 5}, search=search), world=world)
-    world.play(study)
+    study = played(make_spec(sampler={"name": "TPESampler", "n_startup_trials": 5}, search=search), World(3))
     assert study.status == "finished"
     assert isinstance(study.sampler, OptunaSampler)
     shown = study.sampler._study.get_trials(deepcopy=False)
@@ -155,8 +149,8 @@ def tried(study: Study) -> list[Any]:
     return sorted(((t.params["kind"], t.params.get("depth"), t.params["x"]) for t in study.state.trials), key=repr)
 
 
-def finite_study(sampler: dict[str, Any], search: dict[str, Any], journal: MemoryJournal, world: World) -> Study:
-    return fresh(make_spec(sampler=sampler, space=SPACE, search=search), journal, world)
+def finite_study(sampler: dict[str, Any], search: dict[str, Any], world: World, steps: int | None = None) -> Study:
+    return played(make_spec(sampler=sampler, space=SPACE, search=search), world, steps=steps)
 
 
 def test_every_sampler_of_optuna_that_is_offered_runs_a_study() -> None:
@@ -165,12 +159,10 @@ def test_every_sampler_of_optuna_that_is_offered_runs_a_study() -> None:
     assert set(names) == {n for n in optuna.samplers.__all__ if n.endswith("Sampler")} - left
     for name in names:
         arguments = {"search_space": GRID} if name == "GridSampler" else {}
-        world = World(2)
         search = {"method": "asha", "configs": 12, "max_resource": 9, "reduction_factor": 3}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            study = finite_study({"name": name, **arguments}, search, MemoryJournal(), world)
-            world.play(study)
+            study = finite_study({"name": name, **arguments}, search, World(2))
         assert study.status == "finished" and len(study.state.trials) == 12, name
         assert max(trial.resource for trial in study.state.trials) == 9, name
 
@@ -186,15 +178,13 @@ def test_what_is_no_sampler_by_itself_is_refused_with_others(name: str) -> None:
 @pytest.mark.parametrize("sampler", FINITE, ids=lambda s: str(s["name"]))
 @pytest.mark.parametrize("name", METHODS)
 def test_a_study_ends_when_every_configuration_was_tried_once(name: str, sampler: dict[str, Any]) -> None:
-    search = dict(SEARCHES[name])
-    journal, world = MemoryJournal(), World(5, failures=0.05, nans=0.05)
-    study = finite_study(sampler, search | ({"configs": 40} if "configs" in search else {"rounds": 3}), journal, world)
-    world.play(study)
+    search = SEARCHES[name] | ({"configs": 40} if "configs" in SEARCHES[name] else {"rounds": 3})
+    study = finite_study(sampler, search, World(5, failures=0.05, nans=0.05))
     assert study.status == "finished" and study.state.exhausted
     assert tried(study) == sorted(ALL, key=repr)
     assert summarize(study).reason == f"{sampler['name']} has no further configurations: all 15 were tried"
     assert sum(status.units for status in study.method.rungs()) == 0
-    lines = [encode_entry(entry) for entry in journal.entries("world")]
+    lines = [encode_entry(entry) for entry in study.journal.entries("world")]
     assert sum('"SamplerExhausted"' in line for line in lines) == 1
     assert audit(map(decode_entry, lines)).clean
     study.check()
@@ -203,22 +193,18 @@ def test_a_study_ends_when_every_configuration_was_tried_once(name: str, sampler
 @pytest.mark.parametrize("sampler", FINITE, ids=lambda s: str(s["name"]))
 @pytest.mark.parametrize("steps", [1, 4, 9, 14, 17])
 def test_a_restart_neither_repeats_nor_loses_a_configuration(sampler: dict[str, Any], steps: int) -> None:
-    journal = MemoryJournal()
     search = {"method": "asha", "max_resource": 9, "reduction_factor": 3, "configs": 30}
-    study = finite_study(sampler, search, journal, World(1))
-    World(1).play(study, steps=steps)
-    again = Study.open("world", journal)
+    study = finite_study(sampler, search, World(1), steps)
+    again = Study.open("world", study.journal)
     again.recover("next")
     World(1).play(again)
     assert tried(again) == sorted(ALL, key=repr)
-    assert audit(journal.entries("world")).clean
+    assert audit(study.journal.entries("world")).clean
 
 
 def test_an_exhausted_study_takes_no_further_configurations() -> None:
-    journal, world = MemoryJournal(), World(1)
-    study = finite_study(FINITE[1], {"method": "random", "configs": 50}, journal, world)
-    world.play(study)
-    for known in (study, Study.open("world", journal)):
+    study = finite_study(FINITE[1], {"method": "random", "configs": 50}, World(1))
+    for known in (study, Study.open("world", study.journal)):
         assert not summarize(known).extendable
         with pytest.raises(HpoError, match="GridSampler has no further configurations; all 15 were tried"):
             known.extend(3)

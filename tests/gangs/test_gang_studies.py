@@ -9,15 +9,14 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.in_process import InProcessExecutor
-from hpo_core.execution.virtual import VirtualClock, make_workers
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from hpo_core.simulation import Simulation
 from hpo_core.study.parts import JobSizes
 from tests.conftest import World, fresh, make_spec
+from tests.methods import facts
 
 CLUSTER = {"kind": "local", "workers": 16}
 
@@ -26,20 +25,8 @@ def gang_spec(gang: int = 4, **changes: Any) -> StudySpec:
     return make_spec(training={"gang": gang}, cluster=CLUSTER, **changes)
 
 
-def simulated(study: Study, clock: VirtualClock, workers: Any, **more: Any) -> Simulation:
-    return Simulation(
-        study,
-        clock,
-        workers=workers,
-        train=lambda job: {"loss": float(job.params["x"]) / job.target},
-        seconds=lambda job: 12.0 * job.target,
-        **more,
-    )
-
-
 def granted(study: Study) -> list[JobGranted]:
-    entries = study.journal.entries(study.name)
-    return [event for entry in entries for event in entry.events if isinstance(event, JobGranted)]
+    return facts(study.journal.entries(study.name), JobGranted)
 
 
 def test_the_journal_says_how_many_ranks_and_nothing_without_a_gang() -> None:
@@ -82,25 +69,6 @@ def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch)
     again = played(fresh(rerun_spec(list(source.journal.entries("world")), "again"), MemoryJournal(), World(8)))
     assert {(one.trial, one.target): one.demand.slots for one in granted(again) if not one.retry} == first
     assert audit(list(again.journal.entries("again"))).clean
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def any_size(_: JobSizes, failed: Any = None) -> int:
-        place = seed + 7 * study.state.completed_jobs + 3 * len(study.state.trials)
-        return failed.demand.slots if failed is not None else [1, 1, 2, 4, 6][place % 5]
-
-    monkeypatch.setattr(JobSizes, "next", any_size)
-    clock = VirtualClock()
-    study = Study.create(gang_spec(metric={"name": "loss"}), clock=clock)
-    workers = make_workers(8, joins=[(4, 60.0), (2, 90.0)], leaves=[(6, 30.0)])
-    simulation = simulated(study, clock, workers)
-    simulation.run()
-    study.check()
-    assert study.status == "finished" and not study.state.running
-    assert simulation.executor.utilization > 0.3
 
 
 def test_what_is_not_built_is_refused_with_its_cure() -> None:

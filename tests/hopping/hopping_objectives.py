@@ -84,15 +84,6 @@ def reports_nothing(trial: Any) -> None:
         model.seen.append(int(trial.partition["number"]))
 
 
-def slow(trial: Any) -> None:
-    model = Linear()
-    trial.track(model=model)
-    for _ in trial.steps():
-        model.seen.append(len(load(trial.partition)["x"]))
-        time.sleep(0.2)
-        trial.report(val_loss=1.0)
-
-
 def write_partitions(folder: Path, numbers: list[int], *, validation: int = 0, rows: int = 40) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     truth = np.array([1.0, -2.0, 3.0, 0.5])

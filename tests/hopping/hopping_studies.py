@@ -16,6 +16,7 @@ from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from tests.methods import facts
 from tests.virtual_units import VirtualUnits
 
 SPACE = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
@@ -92,12 +93,7 @@ class VirtualHopping:
         return self
 
     def completed(self) -> list[JobCompleted]:
-        return [
-            event
-            for entry in self.journal.entries(self.study.name)
-            for event in entry.events
-            if isinstance(event, JobCompleted)
-        ]
+        return facts(self.journal.entries(self.study.name), JobCompleted)
 
     def orders(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """By trial and epoch: the partitions that its model trained on, in order."""

@@ -15,6 +15,7 @@ from hpo_core.model.events import AttemptFailed
 from hpo_core.model.trial import Doubt, Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
+from tests.methods import facts
 
 LOOKS = 2.0
 """Seconds between two looks of a worker at its partitions."""
@@ -64,8 +65,7 @@ def with_losses(hopping: VirtualHopping, away: Callable[[float], bool], *, seen:
 
 
 def failures(hopping: VirtualHopping) -> list[AttemptFailed]:
-    entries = hopping.journal.entries(hopping.study.name)
-    return [event for entry in entries for event in entry.events if isinstance(event, AttemptFailed)]
+    return facts(hopping.journal.entries(hopping.study.name), AttemptFailed)
 
 
 @pytest.mark.parametrize("method", ["random", "asha", "pbt"])

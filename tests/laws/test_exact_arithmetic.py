@@ -22,6 +22,7 @@ from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
 from hpo_core.search.sha import HyperbandSearch, ShaSearch
 from tests.conftest import fresh, make_spec
+from tests.methods import facts
 
 ETAS = st.one_of(
     st.integers(110, 999).map(lambda hundredths: f"{hundredths / 100:.2f}"),
@@ -97,9 +98,8 @@ def test_a_trial_at_an_exact_multiple_is_promoted(eta: str, results: int, object
         )
     while (job := study.ask()) is not None:
         assert job.rung == 1
-    up = [event for entry in study.journal.entries(study.name) for event in entry.events
-          if isinstance(event, JobGranted) and event.rung == 1]  # fmt: skip
-    assert len(up) == leaving(results, eta)
+    granted = facts(study.journal.entries(study.name), JobGranted)
+    assert sum(event.rung == 1 for event in granted) == leaving(results, eta)
 
 
 @pytest.mark.parametrize(("eta", "results"), [("3.7", 37), ("1.6", 8), ("2.3", 23)])
@@ -114,9 +114,8 @@ def test_a_trial_at_an_exact_multiple_is_not_stopped(eta: str, results: int) -> 
     assert len(jobs) == results
     for job, place in zip(jobs, places, strict=True):
         study.tell(job, {"loss": float(place)})
-    stopped = {event.trial for entry in study.journal.entries(study.name) for event in entry.events
-               if isinstance(event, TrialStopped)}  # fmt: skip
-    assert jobs[-1].trial not in stopped
+    stopped = facts(study.journal.entries(study.name), TrialStopped)
+    assert jobs[-1].trial not in {event.trial for event in stopped}
 
 
 @pytest.mark.parametrize(("eta", "results"), [("3.7", 37), ("1.6", 8), ("2.3", 23)])

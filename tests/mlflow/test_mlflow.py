@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +16,12 @@ import sqlalchemy
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import JournalError
 from hpo_core.model.events import Entry
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Point, Report
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import open_client
-from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.mlflow_projection import MlflowProjection, ProjectionBusyError
 
 NAME = "digits"
 START = 1_767_225_600.0
@@ -216,7 +219,12 @@ def test_twice_is_once_and_in_pieces_is_at_once(tracker: Tracker) -> None:
     assert tracker.picture("whole") == expected
 
     pieces = tracker.projection("pieces")
-    assert [pieces.project([entry]) for entry in entries] == [1] * len(entries)
+    assert [pieces.project([entry]) for entry in entries[:2]] == [1, 1]
+    with pytest.raises(JournalError, match="entry 3 was given where entry 2 is next"):
+        pieces.project(entries[3:])
+    with pytest.raises(ProjectionBusyError):
+        tracker.projection("pieces").project(entries)
+    assert [pieces.project([entry]) for entry in entries[2:]] == [1] * (len(entries) - 2)
     assert pieces.next_seq == len(entries)
     pieces.finish()
     assert tracker.picture("pieces") == expected
@@ -405,3 +413,11 @@ def test_the_best_of_several_objectives_is_a_front_of_tagged_runs(tracker: Track
     front = {run.data.tags["hpo.trial"] for run in tracker.runs() if run.data.tags["hpo.pareto"] == "front"}
     assert front == {str(member.trial) for member in study.front} and len(front) > 1
     assert f"the Pareto front of {len(study.front)} results" in tracker.parent().data.tags["mlflow.note.content"]
+
+
+def test_importing_the_tracking_package_imports_no_tracker() -> None:
+    code = (
+        "import sys, hpo_core.tracking, hpo_core.tracking.mlflow_projection; "
+        "assert 'mlflow' not in sys.modules and 'optuna' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,6 @@ import pytest
 
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
-from hpo_core.security.masking import without_credentials
 from hpo_core.tracking.follower import REQUEST, Follower, FollowRequest, TrackerError, project_study
 from hpo_core.tracking.tracker_links import read_place, reason_of, run_url
 from tests.mlflow.test_mlflow import NAME, Tracker, play, start
@@ -130,4 +129,3 @@ def test_links() -> None:
     )
     assert run_url("sqlite:////x/mlflow.db", "2", "abc") == "mlflow ui --backend-store-uri sqlite:////x/mlflow.db"
     assert reason_of(ValueError("http://me:pw@h:1/x\nfailed")) == "ValueError: http://h:1/x failed"
-    assert without_credentials("postgresql://me:pw@h/db") == "postgresql://h/db"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpo_core import MemoryJournal, Study
+from hpo_core import Study
 from hpo_core.model.events import CeilingRaised
 from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.tracking.mlflow_runs import trial_run_status, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from tests.conftest import World, fresh
+from tests.conftest import World, played
 from tests.methods import facts, spec_of
 
 
 def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
-    world = world or World(4, failures=0.03, nans=0.03)
-    study = fresh(spec, MemoryJournal(), world)
-    world.play(study)
+    study = played(spec, world or World(4, failures=0.03, nans=0.03))
     fold = TrackedStudy()
     for entry in study.journal.entries("world"):
         fold.add(entry)

@@ -11,24 +11,11 @@ from hpo_core.pool.division import Member, numbers_of, shares_of
 from hpo_core.pool.seat import LEASE_SECONDS, PoolSeat, Terms
 from hpo_core.pool.store import PoolRow
 from hpo_core.pool.words import standing_of
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, Wants
 
 NAMES = ["v", "w", "x", "y"]
 STUDIES = ["a", "b", "c"]
 SLOTS = 8
-
-
-class Wants:
-    """A study that could use so much."""
-
-    def __init__(self, job_slots: int = 1, wanted: int = 0) -> None:
-        self.wanted, self.job_slots = wanted, job_slots
-
-    def demand(self, most: int) -> int:
-        return min(most, self.wanted)
-
-    def spare(self, most: int) -> int:
-        return 0
 
 
 def seats_of(rows: MemoryPools, names: str, gang: int = 1) -> dict[str, PoolSeat]:

@@ -19,7 +19,7 @@ from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.rerun import rerun_spec
-from tests.python.training import FullError, Trains, fails, fails_at_once, train
+from tests.python.training import Trains, fails, fails_at_once, train
 
 SPACE = {"x": hpo.Float(0, 1)}
 QUIET: dict[str, Any] = {"home": None, "progress": False}
@@ -82,7 +82,6 @@ def test_without_max_resource_a_training_is_what_the_function_does_and_a_loop_ov
         ({"objective": 3}, "objective = 3 cannot be called"),
         ({"objective": lambda: None}, "is called with one argument, the trial"),
         ({"objective": dict}, "class without __call__"),
-        ({"objective": FullError}, "class without __call__"),
         ({"objective": NeedsScale}, "missing 1 required positional argument: 'scale'. Give an object of it"),
         ({"objective": "train"}, "objective: 'train' is no module:function, such as train:train"),
         ({"objective": waits}, "a call only makes a coroutine"),

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core import MemoryJournal
 from hpo_core.tracking.mlflow_runs import TRIAL_TAGS, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.series import read_series
-from tests.conftest import World, fresh
+from tests.conftest import World, played
 from tests.methods import spec_of
 from tests.report.test_report import World as FourWorkers
 
@@ -33,9 +32,7 @@ def test_the_figure_of_the_page_is_drawn() -> None:
 
 
 def test_the_tag_of_the_page_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(4)
-    study = fresh(spec_of("asha"), MemoryJournal(), world)
-    world.play(study)
+    study = played(spec_of("asha"), World(4))
     for key, value in eval(f"{{{code('tracking', 'Add a tag or metric')}}}").items():
         monkeypatch.setitem(TRIAL_TAGS, key, value)
     fold = TrackedStudy()

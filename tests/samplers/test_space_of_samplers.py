@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core import HpoError, MemoryJournal, Study
+from hpo_core import HpoError, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.optuna.optuna_sampler import OptunaSampler
@@ -261,10 +261,9 @@ def test_the_start_of_cma_es_on_a_scale_of_its_own_is_refused() -> None:
 def test_a_copy_in_optuna_shows_equal_choices_as_what_they_are() -> None:
     import optuna
 
-    journal = MemoryJournal()
     spec = make_spec(space={"c": {"type": "categorical", "choices": [0, False, [0], "[0]"]}}, search={"method": "grid"})
-    study = fresh(spec, journal)
+    study = fresh(spec)
     while (job := study.ask()) is not None:
         study.tell(job, {"loss": 0.0})
-    copy = copy_to_optuna(journal.entries(study.name), optuna.storages.InMemoryStorage(), "copy", ended=True)
+    copy = copy_to_optuna(study.journal.entries(study.name), optuna.storages.InMemoryStorage(), "copy", ended=True)
     assert [trial.params["c"] for trial in copy.trials] == ["0", "false", "[0]", '"[0]"']

@@ -21,6 +21,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from tests.conftest import completed, fresh, make_spec
+from tests.methods import facts
 
 CLUSTER = {"kind": "local", "workers": 64}
 FOUR = {2: 1.9, 4: 3.4, 8: 4.0}
@@ -41,8 +42,7 @@ def sizes(jobs: list[Job]) -> list[int]:
 
 
 def granted(study: Study) -> list[JobGranted]:
-    entries = study.journal.entries(study.name)
-    return [event for entry in entries for event in entry.events if isinstance(event, JobGranted)]
+    return facts(study.journal.entries(study.name), JobGranted)
 
 
 def simulated(study: Study, clock: VirtualClock, workers: int, speedup: Any) -> Simulation:

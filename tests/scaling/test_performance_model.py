@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 from benchmarks.performance_model import (
     K40,
     Convolution,
-    CorrectedModel,
     Dense,
     ExchangeModel,
     FittedModel,
     LayerModel,
     Link,
-    StepModel,
-    corrected,
     fitted,
     rounds,
     seconds,
@@ -88,27 +85,6 @@ def test_ring_and_tree_move_what_their_steps_move() -> None:
     assert [rounds(1, scheme) for scheme in ("butterfly", "tree", "ring")] == [0, 0, 0]
 
 
-def test_the_corrected_model_meets_both_measured_times() -> None:
-    model = nin(256)
-    measured = {1: 130.0, 2: 80.0}  # seconds of some epochs, here
-    better = corrected(model, measured)
-    assert better.step(1).total == pytest.approx(130)
-    assert better.step(2).total == pytest.approx(80)
-    one, two = model.step(1), model.step(2)
-    assert better.compute == pytest.approx(130 / one.compute)
-    assert better.communication == pytest.approx((80 - 130 / one.compute * two.compute) / two.communication)
-    assert kappa(speedups(better, doublings(64))) < kappa(speedups(model, doublings(64)))
-
-
-def test_one_measured_time_alone_keeps_the_speedups_unless_its_steps_are_known() -> None:
-    model = nin(256)
-    slower = 2 * model.step(1).compute
-    assert speedups(corrected(model, {1: 100.0}), (4,)) == pytest.approx(speedups(model, (4,)))
-    known = corrected(model, {1: slower * 50}, steps=50)
-    assert known.step(4).compute == pytest.approx(100 * model.step(4).compute)
-    assert known.step(4).communication == pytest.approx(50 * model.step(4).communication)
-
-
 def test_more_measured_times_than_parameters_are_fitted_by_least_squares() -> None:
     true = FittedModel(60.0, 1.5)
     times = {gpus: true.step(gpus).total for gpus in (1, 2, 4, 8)}
@@ -128,8 +104,6 @@ def test_more_measured_times_than_parameters_are_fitted_by_least_squares() -> No
 def test_measured_times_that_say_nothing_are_refused(measured: dict[int, float]) -> None:
     with pytest.raises(ValueError, match="one of 1 GPU"):
         fitted(measured)
-    with pytest.raises(ValueError, match="one of 1 GPU"):
-        corrected(nin(256), measured)
 
 
 SIZES = doublings(128)
@@ -164,16 +138,6 @@ def test_a_speedup_is_at_most_linear_and_one_on_one_gpu(model: LayerModel) -> No
     gains = speedups(model, range(1, 40))
     assert gains[1] == 1
     assert all(0 < gain <= gpus for gpus, gain in gains.items())
-
-
-@few
-@given(models(), positive, positive, st.sampled_from(SIZES))
-def test_a_correction_finds_the_factors_of_times_that_follow_the_model(
-    model: StepModel, compute: float, ratio: float, gpus: int
-) -> None:
-    true = CorrectedModel(model, compute, compute * ratio)
-    found = corrected(model, {size: true.step(size).total for size in (1, 2)})
-    assert found.step(gpus).total == pytest.approx(true.step(gpus).total, rel=1e-6)
 
 
 @few

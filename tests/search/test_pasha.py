@@ -17,7 +17,7 @@ from hpo_core.model.trial import Point, Report
 from hpo_core.replay.audit import audit
 from hpo_core.search.method import DONE
 from hpo_core.search.pasha import Pasha, SoftRanking, Tolerance
-from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec, played
 
 Curve = Callable[[int, int], float]
 """(trial, resource) to loss."""
@@ -182,10 +182,8 @@ def test_a_diverged_trial_ranks_last_and_an_abandoned_one_is_not_compared() -> N
 
 
 def test_audit_explains_every_raise() -> None:
-    world = World(5, failures=0.05, nans=0.05)
     search = {"method": "pasha", "configs": 60, "max_resource": 27, "reduction_factor": 3}
-    study = fresh(make_spec(search=search), world=world)
-    world.play(study)
+    study = played(make_spec(search=search), World(5, failures=0.05, nans=0.05))
     entries = list(study.journal.entries("world"))
     (at,) = [k for k, e in enumerate(entries) if any(isinstance(event, CeilingRaised) for event in e.events)][:1]
     assert study.state.ceilings and audit(entries).clean

@@ -12,39 +12,15 @@ from tests import stated_skips
 ROOT = Path(__file__).parents[2]
 
 
-def full_run(folder: Path, processes: str, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    for name, body in (files | {"test_passes.py": "def test_two():\n    pass\n"}).items():
-        (folder / name).write_text(body)
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "-c",
-            ROOT / "pyproject.toml",
-            "--rootdir",
-            ROOT,
-            "-p",
-            "tests.conftest",
-            "--stated-skips",
-            "-n",
-            processes,
-            folder,
-        ],  # fmt: skip
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
 def test_skips_that_nobody_stated_fail_the_full_run(tmp_path: Path) -> None:
-    test = "import pytest\ndef test_one():\n    pytest.skip('needs a rainy day')\n"
+    test = "import pytest\ndef test_one():\n    pytest.skip('needs {}')\n"
     module = "import pytest\npytest.importorskip('no_such_package')\n"
-    stated = "import pytest\ndef test_one():\n    pytest.skip('needs an NVIDIA GPU that this torch can use')\n"
-    done = full_run(tmp_path, "0", {"test_skips.py": test, "test_stated.py": stated, "test_module.py": module})
+    (tmp_path / "test_skips.py").write_text(test.format("a rainy day"))
+    (tmp_path / "test_stated.py").write_text(test.format("an NVIDIA GPU that this torch can use"))
+    (tmp_path / "test_module.py").write_text(module)
+    options = ["-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "-p", "tests.conftest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "--stated-skips", "-n", "0", tmp_path]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "not stated in stated_skips.txt: needs a rainy day" in done.stdout
     assert "not stated in stated_skips.txt: could not import 'no_such_package'" in done.stdout

@@ -16,6 +16,19 @@ ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 """A search that needs no end."""
 
 
+class Wants:
+    """A study that could use so many slots."""
+
+    def __init__(self, job_slots: int = 1, wanted: int = 0) -> None:
+        self.wanted, self.job_slots = wanted, job_slots
+
+    def demand(self, most: int) -> int:
+        return min(most, self.wanted)
+
+    def spare(self, most: int) -> int:
+        return 0
+
+
 class MemoryPools(Pools):
     """Pools of a journal that nobody else has."""
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
@@ -126,13 +125,12 @@ def test_the_journal_keeps_the_list(tmp_path: Path) -> None:
     spec = spec_with(partitions="p-*.npz", folder=str(tmp_path))
     with pytest.raises(SpecError, match="with_partitions"):
         Study.create(spec)
-    journal = MemoryJournal()
-    study = Study.create(with_partitions(spec), journal)
+    study = Study.create(with_partitions(spec))
     job = study.ask()
     assert job is not None
     (tmp_path / "p-2.npz").write_bytes(b"1")
     (tmp_path / "p-1.npz").write_bytes(b"changed")
     recorded = (PartitionFile(name="p-1.npz", bytes=5),)
-    assert data_of(Study.open("hopping", journal).spec).files == recorded
-    again = rerun_spec(list(journal.entries("hopping")), "again")
+    assert data_of(Study.open("hopping", study.journal).spec).files == recorded
+    again = rerun_spec(list(study.journal.entries("hopping")), "again")
     assert data_of(with_partitions(again)).files == recorded, "a rerun trains on what its source trained on"

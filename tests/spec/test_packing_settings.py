@@ -51,7 +51,6 @@ def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("packing.policy=tetris", "policy"),
         ("packing.most=0", "most"),
         ("packing.memory=12", "must be 1MB or more"),
         ("packing.memory=true", "memory"),

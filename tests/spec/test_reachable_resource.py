@@ -119,11 +119,6 @@ def test_every_search_ends_or_is_refused_with_a_reason(way: str) -> None:
     ("search", "message"),
     [
         ({"method": "asha", "variant": "stopping", "configs": 9}, "stopping needs max_resource.*variant: promotion"),
-        (
-            {"method": "sha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
-            r"configs = 5 is too small for 3 rungs.*max_resource = 9.*at least 9",
-        ),
-        ({"method": "asha", "max_resource": 9}, "has no end"),
         ({"method": "pasha", "max_resource": 9}, "has no end"),
         ({"method": "random"}, "has no end"),
         ({"method": "asha", "configs": 9, "max_resource": 9, "min_resource": 10}, "larger than max_resource"),

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core import Study, StudySpec
 from hpo_core.execution.in_process import first_job
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream, derive_seed
@@ -192,14 +192,13 @@ def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sample
         "pbt": {"method": "pbt", "population": 6, "generations": 4},
         "asha": {"method": "asha", "configs": 20, "max_resource": 9},
     }[method]
-    journal = MemoryJournal()
     spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler})
-    study = fresh(spec, journal)
+    study = fresh(spec)
     World(1).play(study, steps=9)
-    again = Study.open("all", journal)
+    again = Study.open("all", study.journal)
     again.recover("next")
     World(2).play(again)
-    assert again.status == "finished" and audit(journal.entries("all")).clean
+    assert again.status == "finished" and audit(study.journal.entries("all")).clean
     space = spec.search_space()
     for trial in again.state.trials:
         assert space.complaints(trial.params) == []

@@ -9,26 +9,23 @@ from typing import Any
 
 import pytest
 
-from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import JobCompleted
+from hpo_core.model.events import Entry, JobCompleted
 from hpo_core.replay.audit import audit
 from hpo_core.state.best_results import BestResults
 from tests.checkpoints.test_checkpoints import Disk
-from tests.conftest import fresh, make_spec
+from tests.conftest import make_spec, played
 
 Plain = list[dict[str, Any]]
 
 
-def played() -> Study:
-    study = fresh(make_spec(checkpoints={"max_count": 6}), MemoryJournal(), world := Disk(3))
-    world.play(study)
-    return study
+def entries() -> list[Entry]:
+    return list(played(make_spec(checkpoints={"max_count": 6}), Disk(3)).journal.entries("world"))
 
 
 def written() -> Plain:
-    return [json.loads(encode_entry(entry)) for entry in played().journal.entries("world")]
+    return [json.loads(encode_entry(entry)) for entry in entries()]
 
 
 def changed(kind: str, change: Callable[[dict[str, Any]], Any]) -> Callable[[Plain], None]:
@@ -84,14 +81,13 @@ def test_damage_is_found(name: str) -> None:
 
 
 def test_a_missing_entry_is_named() -> None:
-    entries = list(played().journal.entries("world"))
+    found = entries()
     with pytest.raises(JournalError, match="Entry 8 stands where 7 belongs"):
-        audit(entries[:7] + entries[8:])
+        audit(found[:7] + found[8:])
 
 
 def test_the_audit_asks_for_the_best_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = fresh(make_spec(), MemoryJournal(), world := Disk(3))
-    world.play(study)
+    study = played(make_spec(), Disk(3))
     take = BestResults.take
 
     def take_half(best: BestResults, event: JobCompleted) -> None:

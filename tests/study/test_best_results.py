@@ -6,11 +6,10 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hpo_core import Job, MemoryJournal, Study
+from hpo_core import Job, Study
 from hpo_core.checkpoints.retention import Hold
 from hpo_core.home import Home
 from hpo_core.model.events import Entry, JobCompleted, StudyHalted
@@ -19,7 +18,7 @@ from hpo_core.state import StudyState
 from hpo_core.terminal.output import best_line, print_study
 from hpo_core.views.summary import other_best_words, summarize
 from tests.checkpoints.test_checkpoints import Disk
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, fresh, make_spec, played
 from tests.methods import ALL, spec_of
 
 LADDER = {"method": "asha", "configs": 30, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -55,42 +54,28 @@ def judged(events: Iterable[JobCompleted], rule: str) -> tuple[int, int] | None:
     return first.trial, first.resource
 
 
-def disagreements(entries: Iterable[Entry]) -> tuple[int, int]:
-    """(looks, looks at which the two rules name different results); each look is held against the judge."""
+def judged_looks(entries: Iterable[Entry]) -> int:
+    """Hold each look at the best by both rules against the judge; returns how many there were."""
     state, events = StudyState(), []
-    looks = differ = 0
     for entry in entries:
         for event in entry.events:
             state.apply(event)
             if type(event) is JobCompleted:
                 events.append(event)
-                both = []
                 for rule, best in zip(RULES, (state.best_of_all, state.best_of_highest_rung), strict=True):
                     found = best.incumbent and (best.incumbent.trial, best.incumbent.resource)
                     assert found == judged(events, rule), (rule, entry.seq)
-                    both.append(found)
-                looks += 1
-                differ += both[0] != both[1]
     state.check()
-    return looks, differ
+    return len(events)
 
 
 @pytest.mark.parametrize("name", ALL[::3])
 def test_both_rules_agree_with_the_judge_at_every_result(name: str) -> None:
-    journal, rule = MemoryJournal(), RULES[len(name) % 2]
-    world = World(5, workers=4, failures=0.05, nans=0.1)
-    study = fresh(spec_of(name, best_of=rule), journal, world)
-    world.play(study)
-    looks, _ = disagreements(journal.entries("world"))
-    assert looks > 5
+    rule = RULES[len(name) % 2]
+    study = played(spec_of(name, best_of=rule), World(5, workers=4, failures=0.05, nans=0.1))
+    assert judged_looks(study.journal.entries("world")) > 5
     assert study.best is (study.best_of_highest_rung if rule == "highest_rung" else study.best_of_all_rungs)
-    assert audit(journal.entries("world")).clean
-
-
-def rising(rule: str, **changes: Any) -> Study:
-    study = fresh(make_spec(search=LADDER, best_of=rule, **changes), MemoryJournal(), world := Rising(2))
-    world.play(study)
-    return study
+    assert audit(study.journal.entries("world")).clean
 
 
 def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
@@ -119,7 +104,7 @@ def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
 
 def test_checkpoints_of_the_shown_best_are_kept() -> None:
     for rule in RULES:
-        study = rising(rule)
+        study = played(make_spec(search=LADDER, best_of=rule), Rising(2))
         best = study.state.best_checkpoint()
         assert best is not None and best.resource == (1 if rule == "all_rungs" else 27)
         assert study.checkpoints.why(best.uri) is Hold.PINNED
@@ -127,11 +112,9 @@ def test_checkpoints_of_the_shown_best_are_kept() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_target_is_reached_by_the_rule_that_is_shown(rule: str) -> None:
-    journal, world = MemoryJournal(), World(5, workers=4)
-    study = fresh(make_spec(search=LADDER, best_of=rule, stop={"target": 0.25}), journal, world)
-    world.play(study)
+    study = played(make_spec(search=LADDER, best_of=rule, stop={"target": 0.25}), World(5, workers=4))
     events: list[JobCompleted] = []
-    for entry in journal.entries("world"):
+    for entry in study.journal.entries("world"):
         events += [event for event in entry.events if type(event) is JobCompleted]
         at = judged(events, rule)
         loss = min((e.loss for e in events if (e.trial, e.resource) == at and e.loss is not None), default=math.inf)

@@ -9,7 +9,7 @@ from typing import Any
 import optuna
 import pytest
 
-from hpo_core import Job, MemoryJournal, Report, Study
+from hpo_core import Job, Report, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.events import JobCompleted, JobGranted, TrialAbandoned
@@ -19,7 +19,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.search.method import Infeasible
 from hpo_core.search.pareto_rungs import ParetoRung
 from hpo_core.views.summary import constraint_words, summarize
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, make_spec, played
 from tests.methods import spec_of
 
 NAMES = ["size", "time"]
@@ -50,12 +50,10 @@ class Constrained(World):
     several = False
 
 
-def play(name: str, journal: MemoryJournal | None = None, **changes: Any) -> Study:
+def play(name: str, **changes: Any) -> Study:
     world = Constrained(6, failures=0.05, nans=0.05)
     world.several = name.startswith("pareto-")
-    study = fresh(spec_of(name, **({"constraints": NAMES} | changes)), journal, world)
-    world.play(study)
-    return study
+    return played(spec_of(name, **({"constraints": NAMES} | changes)), world)
 
 
 def rank(event: JobCompleted) -> tuple[float, float] | None:
@@ -75,8 +73,7 @@ def events(study: Study) -> Iterator[Any]:
     "name", ["asha", "asha-endless", "hyperband", "stopping", "pbt", "random", "pareto-sha", "pareto-pbt"]
 )
 def test_the_best_is_feasible_and_the_study_is_audited(name: str) -> None:
-    journal = MemoryJournal()
-    study = play(name, journal)
+    study = play(name)
     results = [e for e in events(study) if type(e) is JobCompleted]
     found = [(rank(e), e) for e in results]
     infeasible = [e for key, e in found if key is not None and key[0] > 0]
@@ -93,7 +90,7 @@ def test_the_best_is_feasible_and_the_study_is_audited(name: str) -> None:
         front = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)}
         assert {member.losses for member in study.front} == front
     study.check()
-    lines = [encode_entry(entry) for entry in journal.entries(study.name)]
+    lines = [encode_entry(entry) for entry in study.journal.entries(study.name)]
     report = audit(map(decode_entry, lines))
     assert report.clean, report.findings
     again = Study.from_entries(map(decode_entry, lines))
@@ -226,9 +223,8 @@ def test_samplers_of_optuna_are_shown_the_constraints(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         search = {"method": "asha", "configs": 20, "max_resource": 9, "reduction_factor": 3}
-        world = Constrained(6, failures=0.05)
-        study = fresh(make_spec(constraints=NAMES, sampler={"name": name, **arguments}, search=search), None, world)
-        world.play(study)
+        spec = make_spec(constraints=NAMES, sampler={"name": name, **arguments}, search=search)
+        study = played(spec, Constrained(6, failures=0.05))
     assert isinstance(study.sampler, OptunaSampler)
     compared = 0
     for trial, shown in zip(study.state.trials, study.sampler._study.get_trials(deepcopy=False), strict=True):

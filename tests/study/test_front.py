@@ -7,13 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpo_core import Checkpoint, MemoryJournal, Study
+from hpo_core import Checkpoint
 from hpo_core.checkpoints.retention import LiveCheckpoints
-from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.views.summary import front_members, front_rows
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, failed, fresh, make_spec, played
 
 METRICS = [{"name": "error"}, {"name": "speed", "mode": "max"}, {"name": "size"}]
 
@@ -24,7 +23,7 @@ class Tradeoff(World):
     def report(self, job: Job) -> Report:
         self.now += self.random.random()
         if self.random.random() < self.failures:
-            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="made to fail")
+            return failed(job, Outcome.ERROR)
         x, size = float(job.params["x"]), float(job.params.get("d", 8))
         speed = math.nan if self.random.random() < self.nans else x + 1 / size
         metrics = {"error": x**2 + 1 / job.target, "speed": speed, "size": size}
@@ -35,16 +34,9 @@ class Tradeoff(World):
 SEARCH = {"method": "asha", "configs": 40, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
 
 
-def played(objectives: int, journal: Journal | None = None) -> Study:
-    world = Tradeoff(3, workers=4, failures=0.05, nans=0.05)
-    several = {"metrics": METRICS[:objectives]} if objectives > 1 else {}
-    study = fresh(make_spec(metric=METRICS[0], search=SEARCH, **several), journal or MemoryJournal(), world)
-    world.play(study)
-    return study
-
-
 def test_values_are_the_users_metrics() -> None:
-    study = played(2)
+    world = Tradeoff(3, workers=4, failures=0.05, nans=0.05)
+    study = played(make_spec(metric=METRICS[0], metrics=METRICS[:2], search=SEARCH), world)
     members = front_members(study.spec, study.state)
     facts = list(msgspec.to_builtins(members))
     assert len(facts) == len(study.front) > 2

@@ -11,7 +11,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
-from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec, played
 from tests.methods import spec_of
 
 WHOLE = {"x": 0.25, "c": "a", "d": 16}
@@ -24,17 +24,14 @@ def params(study: Study) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["asha", "asha-brackets", "hyperband", "stopping", "pasha", "pbt", "random"])
 def test_every_search_begins_with_them_and_goes_on_as_it_would_have(name: str) -> None:
-    journal = MemoryJournal()
-    study = fresh(spec_of(name, study="given", start_with=[WHOLE, PART]), journal)
-    World(3).play(study)
+    study = played(spec_of(name, study="given", start_with=[WHOLE, PART]), World(3))
     assert study.status == "finished"
     first, second = params(study)[:2]
     assert first == WHOLE and second["x"] == 0.5 and study.spec.search_space().complaints(second) == []
-    plain = fresh(spec_of(name, study="plain"))
-    World(3).play(plain)
+    plain = played(spec_of(name, study="plain"), World(3))
     if "pbt" not in name:
         assert params(study)[2:] == params(plain)[2 : len(params(study))], "random draws follow the trial's number"
-    assert audit(journal.entries("given")).clean
+    assert audit(study.journal.entries("given")).clean
 
 
 @pytest.mark.parametrize("sampler", ["random", "TPESampler", "QMCSampler"])
@@ -68,19 +65,16 @@ def test_every_sampler_completes_them_and_a_resume_goes_on_the_same(sampler: str
 
 
 def test_a_grid_is_gone_through_whole_after_them() -> None:
-    journal = MemoryJournal()
-    study = fresh(spec_of("grid", study="g", start_with=[{"x": 0.123}]), journal)
-    plain = fresh(spec_of("grid", study="plain"))
-    World(3).play(plain)
-    World(3).play(study, steps=3)
+    study = played(spec_of("grid", study="g", start_with=[{"x": 0.123}]), World(3), steps=3)
+    plain = played(spec_of("grid", study="plain"), World(3))
     study.enqueue({"x": 0.456, "c": "b"})
     World(3).play(study, study.state.wanted())
     found = params(study)
     assert found[0]["x"] == 0.123 and found.count({"x": 0.456, "c": "b"}) == 1
     assert [one for one in found if one.get("x") not in (0.123, 0.456)] == params(plain)
-    assert study.finished and audit(journal.entries("g")).clean
+    assert study.finished and audit(study.journal.entries("g")).clean
     World(3).play(study, study.enqueue({"x": 0.789, "c": "b"}))
-    assert params(study)[-1]["x"] == 0.789 and study.finished and audit(journal.entries("g")).clean
+    assert params(study)[-1]["x"] == 0.789 and study.finished and audit(study.journal.entries("g")).clean
 
 
 def test_duplicates_are_refused_at_the_start_and_skipped_on_request() -> None:
@@ -157,16 +151,15 @@ def test_a_warm_start_comes_after_them() -> None:
 
 
 def test_constants_reach_every_job_and_a_rerun_and_are_no_parameters() -> None:
-    journal = MemoryJournal()
     constants = {"data": "train.npz", "lags": [1, 7], "optimizer.momentum": 0.9}
-    study = fresh(make_spec(study="c", constants=constants, start_with=[WHOLE]), journal)
+    study = fresh(make_spec(study="c", constants=constants, start_with=[WHOLE]))
     job = study.ask()
     assert job is not None and job.params == constants | WHOLE
     assert study.state.trials[0].params == WHOLE
-    again = Study.open("c", journal)
+    again = Study.open("c", study.journal)
     assert [one.params for one in again.recover("next:1") or again.set_capacity(1)] == [constants | WHOLE]
     World(1).play(again)
-    rerun = rerun_spec(list(journal.entries("c")), "r", changes={"data": "new.npz"})
+    rerun = rerun_spec(list(study.journal.entries("c")), "r", changes={"data": "new.npz"})
     repeated = fresh(rerun)
     first = repeated.ask()
     assert first is not None and first.params == constants | WHOLE | {"data": "new.npz"}
@@ -176,10 +169,9 @@ def test_constants_reach_every_job_and_a_rerun_and_are_no_parameters() -> None:
 
 def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
     """It would be a parameter ``training.gang`` that no training function reads."""
-    journal = MemoryJournal()
-    study = fresh(make_spec(study="c", constants={"data.path": "a.npz"}, start_with=[WHOLE]), journal)
+    study = fresh(make_spec(study="c", constants={"data.path": "a.npz"}, start_with=[WHOLE]))
     study.ask()
-    entries = list(journal.entries("c"))
+    entries = list(study.journal.entries("c"))
     for name in ("training.gang", "share.weight", "constants.lags"):
         with pytest.raises(SpecError, match=f"--set {name}: a rerun has the settings .* Drop it"):
             rerun_spec(entries, "r", changes={name: 2})
@@ -189,19 +181,16 @@ def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
 
 
 def test_a_rerun_needs_trials_that_are_there() -> None:
-    journal = MemoryJournal()
-    study = fresh(make_spec(), journal)
+    study = fresh(make_spec())
     with pytest.raises(SpecError, match="granted no job yet; there is nothing to train again"):
-        rerun_spec(list(journal.entries("world")), "r")
+        rerun_spec(list(study.journal.entries("world")), "r")
     study.ask()
     with pytest.raises(SpecError, match="--trial 7: the study has trials 0 to 0"):
-        rerun_spec(list(journal.entries("world")), "r", trials=[7])
+        rerun_spec(list(study.journal.entries("world")), "r", trials=[7])
 
 
 def test_a_rerun_goes_on_without_trials_that_fail_or_are_abandoned() -> None:
-    journal = MemoryJournal()
-    World(3).play(fresh(make_spec(), journal, World(3)))
-    again = fresh(rerun_spec(list(journal.entries("world")), "again"), MemoryJournal())
+    again = fresh(rerun_spec(list(played(make_spec(), World(3)).journal.entries("world")), "again"))
     promoted = max(again.method.settings.grants, key=lambda grant: grant.target).trial  # type: ignore[attr-defined]
     running = list(again.set_capacity(2))
     while running[0].trial != promoted:

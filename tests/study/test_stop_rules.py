@@ -10,7 +10,7 @@ from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import StudyHalted
 from hpo_core.replay.audit import audit
-from tests.conftest import World, completed, fresh, make_spec
+from tests.conftest import World, completed, fresh, make_spec, played
 from tests.methods import ALL, facts, spec_of
 
 RANDOM = {"method": "random", "configs": 100, "max_resource": 4}
@@ -67,8 +67,7 @@ def test_seconds_count_while_a_controller_drives() -> None:
 
 def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
     now = [1000.0]
-    journal = MemoryJournal()
-    study = Study.create(make_spec(search=RANDOM, stop={"seconds": 60}), journal, clock=lambda: now[0])
+    study = Study.create(make_spec(search=RANDOM, stop={"seconds": 60}), clock=lambda: now[0])
     study.recover("first")
     (job,) = study.set_capacity(1)
     now[0] += 50
@@ -79,7 +78,7 @@ def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
     now[0] += 3601
     study.note_standstill(3600.0)
     assert study.state.halted is not None and "60 seconds are over" in study.state.halted.reason
-    entries = [decode_entry(encode_entry(entry)) for entry in journal.entries("world")]
+    entries = [decode_entry(encode_entry(entry)) for entry in study.journal.entries("world")]
     assert audit(entries).clean
     assert Study.from_entries(entries).rules.seconds == 60.0
     before = study.seq
@@ -95,8 +94,7 @@ RULES = [{"total_resource": 30}, {"target": 0.35}, {"seconds": 6.0}]
 @pytest.mark.parametrize(("name", "rule"), zip(ALL, cycle(RULES), strict=False))
 def test_every_method_halts_resumes_and_ends(name: str, rule: dict[str, Any]) -> None:
     world = World(4, failures=0.05)
-    study = fresh(spec_of(name, stop=rule), MemoryJournal(), world)
-    world.play(study)
+    study = played(spec_of(name, stop=rule), world)
     rounds = 0
     while study.status == "halted":
         rounds += 1
@@ -119,6 +117,5 @@ def test_a_study_without_end_needs_a_rule() -> None:
     endless = {"method": "asha", "max_resource": 9, "reduction_factor": 3}
     with pytest.raises(SpecError, match="asha without configs: it has no end; give configs, or a stop rule"):
         make_spec(search=endless)
-    study = fresh(make_spec(search=endless, stop={"total_resource": 500}))
-    World(2).play(study)
+    study = played(make_spec(search=endless, stop={"total_resource": 500}), World(2))
     assert study.status == "halted" and 500 <= study.state.resource_used < 500 + 9 * 4

@@ -23,7 +23,7 @@ from hpo_core.model.events import (
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.audit import audit
 from hpo_core.views.states import trial_story
-from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.conftest import World, completed, failed, fresh, make_spec, played
 
 
 def last_events(study: Study) -> list[type]:
@@ -113,9 +113,7 @@ def test_full_disk_halts_and_loses_nothing(study: Study) -> None:
 
 
 def test_an_objective_that_always_fails_halts_the_study() -> None:
-    world = World(failures=1.0)
-    study = fresh(make_spec(training={"retries": {"lost": 0, "crashed": 0}}), world=world)
-    world.play(study)
+    study = played(make_spec(training={"retries": {"lost": 0, "crashed": 0}}), World(failures=1.0))
     assert study.status == "halted" and study.state.halted is not None
     assert "5 trials failed before any succeeded" in study.state.halted.reason
 

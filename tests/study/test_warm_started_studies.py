@@ -14,7 +14,7 @@ from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.samplers.sampler import WarmStarted
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, fresh, make_spec, played
 
 SMALL = {"method": "asha", "configs": 12, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
@@ -47,8 +47,7 @@ def test_incumbents_of_earlier_studies_are_tried_first() -> None:
     best = [Study.open(name, journal, reading=True) for name in ("b", "a")]
     assert all(old.best is not None for old in best)
     assert [t.params for t in study.state.trials[:2]] == [old.state.trials[old.best.trial].params for old in best]  # type: ignore[union-attr]
-    cold = fresh(make_spec(study="cold", seed=9, search=SMALL))
-    World(5).play(cold)
+    cold = played(make_spec(study="cold", seed=9, search=SMALL), World(5))
     assert study.state.trials[5].params == cold.state.trials[5].params, "the sampler goes on as it would have"
 
 
@@ -105,7 +104,6 @@ def test_a_rerun_of_a_warm_started_study_follows_its_record_alone() -> None:
     World(5).play(fresh(warm(journal, "a"), journal))
     spec = rerun_spec(list(journal.entries("new")), "again")
     assert spec.warm_start is None
-    again = fresh(spec)
-    World(6).play(again)
+    again = played(spec, World(6))
     new = Study.open("new", journal, reading=True)
     assert [t.params for t in again.state.trials] == [t.params for t in new.state.trials]

@@ -7,6 +7,7 @@ import time
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from hpo_core import State
 from tests.training import zygote_watch
 from tests.training.zygote_watch import move_clock, stand_still
 
@@ -35,19 +36,9 @@ class SlowFileSystem(LocalFileSystem):
 fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
 
 
-class Counter:
-    value = 0
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
-
-
 def train(trial):
     """Saves a little; after the step that ``at`` names, it prints and ``lasts`` seconds pass."""
-    trial.track(counter=Counter())
+    trial.track(counter=State(value=0))
     for step in trial.steps():
         trial.report(loss=0.5)
         if step == trial.params.get("stands_still_at"):

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hpo_core.model.errors import CheckpointError, ObjectiveError, SpecError
@@ -18,6 +16,7 @@ from hpo_core.training.evaluation import (
 )
 from tests.checkpoints.saving import save
 from tests.flows.objectives import Weights
+from tests.waiting import eventually, gone
 
 FOLDER = str(Path(__file__).parents[2])
 
@@ -114,21 +113,13 @@ def test_the_error_of_a_dead_evaluation_process_has_the_end_of_its_output(tmp_pa
         evaluate_models(request("dies", tmp_path))
 
 
-def is_alive(pid: int) -> bool:
-    for _ in range(12_000):  # a killed process is there until somebody has waited for it
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def test_an_evaluation_beyond_its_timeout_is_ended_with_its_subprocesses(tmp_path: Path) -> None:
     for seconds in (4, 30, 200):  # the last of them is enough for any machine to begin the function
         with pytest.raises(ObjectiveError, match=f"hangs took longer than {seconds} s") as caught:
             evaluate_models(request("hangs", tmp_path), timeout=seconds)
         if "helper" in str(caught.value):
             break
-    assert not is_alive(int(str(caught.value).rpartition("helper ")[2]))
+    eventually(lambda: gone(str(caught.value).rpartition("helper ")[2]))
 
 
 def test_an_unknown_function_and_a_damaged_checkpoint_are_reported(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import torch
 transformers = pytest.importorskip("transformers", reason="extra 'huggingface' is not installed")
 pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
 
+from transformers.trainer_callback import ExportableState  # noqa: E402
+
 from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
 from hpo_core.model.trial import (  # noqa: E402
     Job,
@@ -23,6 +25,21 @@ ROWS = [
     {"input_ids": row, "attention_mask": torch.ones(6, dtype=torch.long), "labels": row.sum() % 2}
     for row in torch.randint(0, 50, (24, 6), generator=draws)
 ]
+
+
+class Shrinking(transformers.TrainerCallback, ExportableState):
+    """Makes the weights smaller by the epochs that it has counted."""
+
+    def __init__(self, epochs=0):
+        self.epochs = epochs
+
+    def on_epoch_begin(self, args, state, control, model=None, **kwargs):
+        self.epochs += 1
+        with torch.no_grad():
+            model.classifier.weight.mul_(1 / self.epochs)
+
+    def state(self):
+        return {"args": {}, "attributes": {"epochs": self.epochs}}
 
 
 def train(trial, callbacks=(), compute_metrics=None, **settings):
@@ -77,12 +94,17 @@ def test_own_metrics_are_reported_whatever_their_names_end_in(tmp_path):
     assert "epoch" not in report.metrics and "eval_runtime" not in report.metrics
 
 
-def test_training_in_several_jobs_equals_training_in_one(tmp_path):
-    straight = run(tmp_path / "one", 5)
+@pytest.mark.parametrize("callbacks", [(), (Shrinking,)])
+def test_training_in_several_jobs_equals_training_in_one(tmp_path, callbacks):
+    def made(trial):
+        train(trial, [make() for make in callbacks], lr_scheduler_type="cosine")
+
+    straight = run(tmp_path / "one", 5, function=made)
     assert straight.outcome is Outcome.COMPLETED, straight.detail
-    pieces = [run(tmp_path / "two", 1)]
+    assert not straight.warnings
+    pieces = [run(tmp_path / "two", 1, function=made)]
     for target in (3, 5):
-        pieces.append(run(tmp_path / "two", target, pieces[-1]))
+        pieces.append(run(tmp_path / "two", target, pieces[-1], made))
         assert pieces[-1].outcome is Outcome.COMPLETED, pieces[-1].detail
     together = [point for piece in pieces for point in curve(piece)]
     assert together == curve(straight) and [resource for resource, *_ in together] == [1, 2, 3, 4, 5]

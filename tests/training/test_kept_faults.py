@@ -157,7 +157,8 @@ def test_a_zygote_that_is_ended_or_stopped_takes_the_process_along(bench: Bench,
     process, report = bench.busy(zygote_timeout=3.0)
     tag = bench.tag
     os.kill(bench.zygote, what)
-    assert report().outcome is Outcome.LOST
+    lost = report()
+    assert lost.outcome is Outcome.LOST and (what is signal.SIGSTOP or "signal 9" in lost.message)
     eventually(lambda: gone(process) and not left(tag))
     assert bench.stays() != process
 

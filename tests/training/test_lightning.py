@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -15,6 +17,7 @@ from hpo_core.model.trial import (  # noqa: E402
 )
 from hpo_core.training.attempt import run_attempt  # noqa: E402
 from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
+from hpo_core.training.resume_check import check_resume  # noqa: E402
 from tests.job_requests import make_request  # noqa: E402
 
 draws = torch.Generator().manual_seed(3)
@@ -24,6 +27,8 @@ DATA = torch.utils.data.TensorDataset(torch.randn(48, 4, generator=draws), torch
 class Net(pl.LightningModule):
     """Shuffling, dropout, batch statistics, Adam and two schedules: all that must survive."""
 
+    scale = 1.0
+
     def __init__(self, rate):
         super().__init__()
         self.rate = rate
@@ -32,7 +37,7 @@ class Net(pl.LightningModule):
         )
 
     def training_step(self, batch, _):
-        loss = torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1])
+        loss = torch.nn.functional.mse_loss(self.layers(batch[0]) * self.scale, batch[1])
         self.log("train_loss", loss, on_step=False, on_epoch=True)
         return loss
 
@@ -45,16 +50,63 @@ class Net(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "epoch"}}
 
 
-def train(trial, **settings):
+class Plateau(Net):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.rate)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3, threshold=0.5)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+class Shrinking(pl.Callback):
+    """Makes the loss smaller by the epochs that it has counted."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def on_train_epoch_start(self, trainer, module):
+        module.scale = 1 / (1 + self.epochs)
+        self.epochs += 1
+
+
+class Kept(Shrinking):
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+class Hooked(Shrinking):
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        checkpoint["epochs"] = self.epochs
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Adds noise in the process that reads it: a worker."""
+
+    def __len__(self):
+        return len(DATA)
+
+    def __getitem__(self, place):
+        data, target = DATA[place]
+        return data + torch.rand(4), target
+
+
+def train(trial, module=Net, callbacks=(), source=DATA, workers=0, counts=True, **settings):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    module = Net(trial.params["rate"])
-    callbacks = [*settings.pop("callbacks", ()), TrialCallback(trial)]
     trainer = pl.Trainer(
-        callbacks=callbacks, enable_model_summary=False, default_root_dir=trial.folder, **quiet | settings
+        callbacks=[*(make() for make in callbacks), TrialCallback(trial)],
+        enable_model_summary=False,
+        default_root_dir=trial.folder,
+        **quiet | settings,
     )
-    loaders = [torch.utils.data.DataLoader(DATA, batch_size=16, shuffle=shuffle) for shuffle in (True, False)]
-    trainer.fit(module, *loaders)
-    trial.report(steps=trainer.global_step)
+    loaders = [
+        torch.utils.data.DataLoader(source, batch_size=16, shuffle=True, num_workers=workers),
+        torch.utils.data.DataLoader(DATA, batch_size=16),
+    ]
+    trainer.fit(module(trial.params["rate"]), *loaders)
+    if counts:
+        trial.report(steps=trainer.global_step)
 
 
 def run(folder, target, after=None, function=train, progress=None):
@@ -70,17 +122,43 @@ def test_batches_are_counted_as_iterations(tmp_path):
     assert progress.figures().iterations == 2 * 3
 
 
-def test_training_in_several_jobs_equals_training_in_one(tmp_path):
-    straight = run(tmp_path / "one", 5)
+@pytest.mark.parametrize(
+    "settings", [{}, {"module": Plateau}, {"callbacks": [Kept]}, {"source": Noisy(), "workers": 1}]
+)
+def test_training_in_several_jobs_equals_training_in_one(tmp_path, settings):
+    def made(trial):
+        train(trial, **settings)
+
+    straight = run(tmp_path / "one", 5, function=made)
     assert straight.outcome is Outcome.COMPLETED, straight.detail
-    pieces = [run(tmp_path / "two", 1)]
+    assert not straight.warnings
+    pieces = [run(tmp_path / "two", 1, function=made)]
     for target in (3, 5):
-        pieces.append(run(tmp_path / "two", target, pieces[-1]))
+        pieces.append(run(tmp_path / "two", target, pieces[-1], made))
         assert pieces[-1].outcome is Outcome.COMPLETED, pieces[-1].detail
     curve = [(p.resource, p.metrics["val_loss"], p.metrics["train_loss"]) for piece in pieces for p in piece.curve]
     assert curve == [(p.resource, p.metrics["val_loss"], p.metrics["train_loss"]) for p in straight.curve]
     assert [resource for resource, *_ in curve] == [1, 2, 3, 4, 5]
     assert pieces[-1].metrics == straight.metrics and straight.metrics["steps"] == 15
+
+
+def loses(trial):
+    train(trial, callbacks=[Shrinking], counts=False, max_epochs=9)
+
+
+@pytest.mark.slow
+def test_what_a_callback_does_not_save_is_found_by_hpo_check(tmp_path):
+    job = Job(5, 0, Rung(0, 0), 3, {"rate": 0.05})
+    where = (str(Path(__file__).parents[2]),)
+    request = make_request(job=job, objective=f"{__name__}:loses", required="none", seed=7, folder="", pythonpath=where)
+    found = check_resume(request, tmp_path / "check")
+    assert not found.repeated and "module" in {difference.name for difference in found.resumed}
+    assert "Something that the loop changes" in found.causes[0] and not found.by_target
+
+
+def test_a_hook_that_is_not_called_is_named(tmp_path):
+    report = run(tmp_path, 1, function=lambda trial: train(trial, callbacks=[Hooked]))
+    assert any("Hooked.on_save_checkpoint is not called" in line for line in report.warnings), report
 
 
 def test_a_job_whose_target_is_reached_trains_nothing(tmp_path):
@@ -116,9 +194,9 @@ def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
     ],
 )
 def test_callbacks_that_a_resumed_job_cannot_continue_are_refused(tmp_path, callback, message):
-    report = run(tmp_path, 2, function=lambda trial: train(trial, callbacks=[callback()]))
+    report = run(tmp_path, 2, function=lambda trial: train(trial, callbacks=[callback]))
     assert report.outcome is Outcome.ERROR and message in report.message
-    assert "trainer.fit(module, *loaders)" in report.detail and "site-packages" not in report.detail
+    assert "trainer.fit(module(trial.params" in report.detail and "site-packages" not in report.detail
 
 
 def test_schedules_may_span_max_epochs_and_a_job_still_ends_at_its_target(tmp_path):

@@ -90,9 +90,6 @@ def test_request_and_journal_have_it() -> None:
     assert request.setup.threads == available_cores() >= 1
     again = StudySpec.from_journal(found.plain())
     assert again.training.threads == "auto"
-    older = found.plain()
-    del older["training"]["threads"]
-    assert StudySpec.from_journal(older).training.threads is None
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from hpo_core import State
+
 
 def dispatch(trial):
     globals()[trial.params["do"]](trial)
@@ -52,22 +54,11 @@ def simple(trial):
 
 
 def counting(trial):
-    counter = Counter()
+    counter = State(value=0)
     trial.track(counter=counter)
     for step in trial.steps():
         counter.value += 1
         trial.report(loss=float(trial.params.get("loss", 1.0)), step=step)
-
-
-class Counter:
-    def __init__(self):
-        self.value = 0
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
 
 
 def raises(trial):
@@ -133,8 +124,3 @@ def lingering_thread(trial):
 def _grandchild():
     code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
     return subprocess.Popen([sys.executable, "-c", code]).pid
-
-
-def kills_zygote(trial):
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(3600)

@@ -11,6 +11,7 @@ from hpo_core.terminal.output import RunResult, out, print_run_result
 from hpo_core.views.failure_reasons import command_after, cure_in_python, cure_words, failures_of, next_command
 from hpo_core.views.series import read_series
 from hpo_core.views.summary import summarize
+from tests import conftest
 from tests.checkpoints.test_checkpoints import good
 from tests.conftest import World, completed, failed, fresh, make_spec
 
@@ -20,10 +21,7 @@ GRID = {"method": "grid", "points": {"x": 3}, "max_resource": 1}
 
 
 def played(search: dict[str, Any], **sections: Any) -> Study:
-    world = World(2)
-    study = fresh(make_spec(search=search, **sections), world=world)
-    world.play(study)
-    return study
+    return conftest.played(make_spec(search=search, **sections), World(2))
 
 
 def last_line(study: Study) -> str:

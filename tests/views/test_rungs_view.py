@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core import MemoryJournal, Study
+from hpo_core import Study
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.terminal.output import without_repeats
 from hpo_core.views.rungs import (
@@ -17,6 +17,7 @@ from hpo_core.views.rungs import (
     halt_words,
     rung_rows,
 )
+from tests import conftest
 from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, facts, spec_of
 
@@ -24,10 +25,7 @@ HUNDRED = {"method": "hyperband", "min_resource": 1, "max_resource": 81, "reduct
 
 
 def played(spec: Any, steps: int | None = None, workers: int = 4) -> Study:
-    world = World(5, workers=workers, failures=0.05, nans=0.05)
-    study = fresh(spec, MemoryJournal(), world)
-    world.play(study, steps=steps)
-    return study
+    return conftest.played(spec, World(5, workers=workers, failures=0.05, nans=0.05), steps=steps)
 
 
 def total(views: list[BracketView], name: str) -> int:

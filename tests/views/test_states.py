@@ -7,7 +7,6 @@ import pytest
 
 from hpo_core import Outcome, Report, Study
 from hpo_core.home import Home
-from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError
 from hpo_core.terminal.output import study_at
 from hpo_core.views.states import attempt_lines, attempt_state, grid_states, trial_story
@@ -61,14 +60,13 @@ def test_show_and_audit_count_the_same_entries(tmp_path: Path) -> None:
 
 
 def test_a_story_has_the_reported_values_and_the_attempts_that_were_repeated() -> None:
-    journal = MemoryJournal()
     spec = make_spec(metric={"name": "accuracy", "mode": "max"}, search={"method": "random", "configs": 1})
-    study = Study.create(spec, journal)
+    study = Study.create(spec)
     job = study.ask()
     study.tell_report(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message="its worker is gone"))
     again = study.ask()
     study.tell(again, {"accuracy": 0.825})
-    story = [*trial_story(study, 0), *attempt_lines(list(journal.entries(study.name)), 0)]
+    story = [*trial_story(study, 0), *attempt_lines(list(study.journal.entries(study.name)), 0)]
     assert any(line.startswith("reached ") and line.endswith("in attempt 1: accuracy 0.825") for line in story)
     assert "attempt 0 (training to 1) was lost: its worker is gone" in story
 
