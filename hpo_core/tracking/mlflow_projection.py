@@ -41,6 +41,7 @@ from hpo_core.tracking.run_artifacts import (
     WEIGHTS_TAG,
     loading_words,
     write_files,
+    write_tables,
 )
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.tracking.tracker_links import (
@@ -305,6 +306,7 @@ class MlflowProjection:
         self._write()
         if self._parent is None or self.deleted:
             return
+        write_tables(store, self._parent, fold)
         write_files(store, self._parent, fold, self.study_folder)
         self._provenance.write(store, self._parent, fold.spec, self.version)
         self.version = None

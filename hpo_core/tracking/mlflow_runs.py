@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections import Counter
@@ -101,7 +103,7 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
         numbers = sorted({member.trial for member in state.front})
         lines.append(
             f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = "
-            "`front`)"
+            "`front`, file `front.json`)"
         )
     lines += [
         f'- its trials: filter `params.study = "{spec.study}"`, sort by `{legal_key(f"{FINAL}{spec.metric.name}")}`',
@@ -112,8 +114,8 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "") -> str:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
     lines += [
         "",
-        "A copy: the record is the study's journal. Each child run is a trial, and its description says when it went "
-        f"on, and why. `hpo show {spec.study}` tells more.",
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.csv` says who "
+        f"went on when, and why. `hpo show {spec.study}` tells more.",
         *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
@@ -145,6 +147,23 @@ def _story(study: Study, trial: TrialRecord) -> str:
     head = f"**Trial {trial.number} of study {study.name}**: {trial_state(study, trial)}\n\n"
     story = (line if len(line) <= 500 else f"{line[:500]} ..." for line in trial_story(study, trial.number))
     return head + "\n".join(f"- {markdown_text(line)}" for line in story)
+
+
+def promotions_csv(fold: TrackedStudy) -> str:
+    """All promotions, one a line: time, trial, from where to where, its value and place, and the rule."""
+    metric = fold.spec.metric
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["time", "trial", "bracket", "to rung", "trained", "to", metric.name, "place", "among", "rule"])
+    outline = fold.spec.search.outline()
+    of_generations = outline.independent or outline.members or outline.population is not None
+    for one in fold.promotions:
+        value = "" if one.loss is None else one.loss * metric.sign
+        rule = "next generation" if of_generations else f"best 1/{outline.reduction_factor:g}"
+        when = datetime.fromtimestamp(one.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        place = (one.rank, one.among) if one.rank else ("", "")
+        writer.writerow([when, one.trial, one.bracket, one.rung, one.resource, one.target, value, *place, rule])
+    return written.getvalue()
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:

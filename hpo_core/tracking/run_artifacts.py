@@ -1,4 +1,4 @@
-"""Files of the study's run: report, best checkpoint and model."""
+"""Files of the study's run: promotions, front, report, best checkpoint and model."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.module_source import code_files
 from hpo_core.spec.sent_functions import placed, short_name
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
+from hpo_core.tracking.mlflow_runs import promotions_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.objective import load_objective
 from hpo_core.training.user_code import answer_request, ask_process
+from hpo_core.views.summary import front_members
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +167,15 @@ def write_model(
         log.warning("%s: MLflow cannot load it by itself: %s", what, error)
         return plain, None
     return plain, built
+
+
+def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
+    """Promotions; with several objectives the front."""
+    spec = fold.spec
+    if len(spec.objectives) > 1:
+        front = {"study": spec.study, "front": msgspec.to_builtins(front_members(spec, fold.state))}
+        store.write_text(run, json.dumps(front, indent=1), "front.json")
+    store.write_text(run, promotions_csv(fold), "promotions.csv")
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A study as a tracker shows it, followed entry by entry: curves, best values. Pure.
+"""A study as a tracker shows it, followed entry by entry: curves, promotions, best values. Pure.
 
 Every point and every time is a function of the entries alone, so a second projection repeats the first.
 """
@@ -6,7 +6,8 @@ Every point and every time is a function of the entries alone, so a second proje
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from bisect import bisect_left, insort
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,15 +29,38 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.trial import Metrics, Params, Report
 from hpo_core.samplers.sampler import RecordedSampler
+from hpo_core.search.method import Loss, loss_of
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.tracking.tracker_links import usage_metrics
-from hpo_core.views.rungs import RungNames
+from hpo_core.views.rungs import Place, RungNames
+
+
+class Promotion(msgspec.Struct, frozen=True):
+    """A trial went on to a higher rung."""
+
+    time: float
+    trial: int
+    bracket: int
+    rung: int
+    """Counted within the bracket, also where brackets share their rungs."""
+    target: int
+    loss: float | None
+    """Loss at the rung below."""
+    resource: int
+    """Units of training behind that loss."""
+    rank: int
+    """Rank from 1 by loss among the results of the rung below then; 0 with several objectives."""
+    among: int
 
 
 def numbers_of(params: Params) -> dict[str, float]:
     return {k: float(v) for k, v in params.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+def _key(loss: Loss, trial: int) -> tuple[Any, int]:
+    return (math.inf if loss is None else loss, trial)
 
 
 BYTES_MOVED = "bytes_moved"
@@ -99,6 +123,10 @@ class TrackedStudy:
         self.trials: list[TrialNotes] = []
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
+        self.promotions: list[Promotion] = []
+        """All promotions so far, in the order of the journal."""
+        self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
+        """Results by rung, abandoned trials among them; with one objective."""
         self._grants: dict[int, JobGranted] = {}
         """By trial: its latest job."""
         self._incumbent: Incumbent | None = None
@@ -146,7 +174,7 @@ class TrackedStudy:
                 for name, value in numbers_of(event.params).items():
                     self._point(notes, MetricPoint(f"{PARAM}{name}", value, entry.time, 0))
             elif type(event) is JobGranted:
-                self._grants[event.trial] = event
+                self._granted(event, entry)
         self._best_changed(entry)
         if self.time and not (type(entry.stimulus) is ControllerStarted and self._is_driven):
             self.seconds += entry.time - self.time
@@ -165,6 +193,28 @@ class TrackedStudy:
 
     def _study_point(self, entry: Entry, key: str, value: float) -> None:
         self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
+
+    def _granted(self, event: JobGranted, entry: Entry) -> None:
+        self._grants[event.trial] = event
+        results = self.state.trials[event.trial].results
+        if event.retry or not results:
+            return
+        below = results[-1]
+        ranked = self._by_loss.get(self.names.place(below.bracket, below.rung), [])
+        rank = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1 if ranked else 0
+        self.promotions.append(
+            Promotion(
+                time=entry.time,
+                trial=event.trial,
+                bracket=event.bracket,
+                rung=event.rung,
+                target=event.target,
+                loss=below.loss,
+                resource=below.resource,
+                rank=rank,
+                among=len(ranked),
+            )
+        )
 
     def _waiting_ended(self, entry: Entry, at: int) -> None:
         later = {event.trial for event in entry.events[at + 1 :] if type(event) is AttemptFailed}
@@ -205,6 +255,7 @@ class TrackedStudy:
             if key not in event.metrics:  # what the user reports goes before
                 step = 0 if key.startswith(FINAL) or key == TRAINED_TO else event.resource  # no curves: one value each
                 self._point(notes, MetricPoint(key, value, notes.ended, step))
+        self._rank(event, loss_of(event))
 
     def _of_result(self, event: JobCompleted) -> dict[str, float]:
         spec, trial = self.spec, self.state.trials[event.trial]
@@ -230,12 +281,20 @@ class TrackedStudy:
         notes.failure = f"attempt {event.attempt} (training to {event.target}): {event.outcome}{message}"
 
     def _abandoned(self, event: TrialAbandoned, report: Report | None, entry: Entry) -> None:
-        notes = self.trials[event.trial]
+        notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
         grant = self._grants.get(event.trial)
         if report is not None and report.trial == event.trial and grant is not None:
             # No attempt will train these steps again, and they show how it failed.
             self._curve(notes, event.trial, report, {}, target=grant.target, now=entry.time)
+        if not trial.is_at(event):
+            self._rank(event, None)
+
+    def _rank(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
+        # Rank a result, or a trial that will not bring one, in its rung.
+        if len(self.spec.objectives) == 1:
+            place = self.names.place(event.bracket, event.rung)
+            insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
 
     def _curve(
         self, notes: TrialNotes, trial: int, report: Report | None, last: Metrics, *, target: int, now: float

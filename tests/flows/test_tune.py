@@ -71,7 +71,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert kinds.count("study") == 1 and kinds.count("trial") == 12
     parent = next(run for run in found if run.data.tags["hpo.kind"] == "study")
     names = {item.path for item in client.list_artifacts(parent.info.run_id)}
-    assert "best_checkpoint" in names and "report.html" in names
+    assert "promotions.csv" in names and "best_checkpoint" in names and "report.html" in names
 
     refused = hpo("tune", hpo.study(study="full"), code=3)
     assert "hpo resume full" in refused and "hpo extend full" in refused

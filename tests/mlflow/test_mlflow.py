@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 import shutil
 import subprocess
@@ -182,6 +185,9 @@ def test_a_study_is_a_run_and_a_trial_is_a_child(tracker: Tracker) -> None:
     assert parent.data.params["search.configs"] == "8"
     assert parent.data.params["seed"] == "3"
     assert parent.data.metrics["best_val_loss"] == best.loss
+    promotions = list(csv.DictReader(io.StringIO(tracker.text(parent, "promotions.csv"))))
+    assert len(promotions) == 6
+    assert all(int(p["place"]) <= int(p["among"]) // 2 and p["val_loss"] for p in promotions)
     assert tracker.text(parent, f"best_checkpoint/{best.trial}-{best.resource}.bin") == "abc"
     assert tracker.text(parent, "report.html") == "<html>"
 
@@ -399,7 +405,7 @@ def test_halted_study_and_its_second_life(tracker: Tracker) -> None:
     assert {run.info.status for run in tracker.runs()} == {"FINISHED"}
 
 
-def test_the_best_of_several_objectives_is_a_front_of_tagged_runs(tracker: Tracker) -> None:
+def test_the_best_of_several_objectives_is_a_file_of_the_front(tracker: Tracker) -> None:
     def train(job: Job, clock: Clock) -> Report:
         report = good(job, clock)
         report.metrics["size"] = float(-job.params["width"])
@@ -410,9 +416,9 @@ def test_the_best_of_several_objectives_is_a_front_of_tagged_runs(tracker: Track
     projection = tracker.projection()
     projection.project(entries_of(study))
     projection.finish()
-    front = {run.data.tags["hpo.trial"] for run in tracker.runs() if run.data.tags["hpo.pareto"] == "front"}
-    assert front == {str(member.trial) for member in study.front} and len(front) > 1
-    assert f"the Pareto front of {len(study.front)} results" in tracker.parent().data.tags["mlflow.note.content"]
+    front = json.loads(tracker.text(tracker.parent(), "front.json"))["front"]
+    assert [row["trial"] for row in front] == [member.trial for member in study.front] and len(front) > 1
+    assert f"the Pareto front of {len(front)} results" in tracker.parent().data.tags["mlflow.note.content"]
 
 
 def test_importing_the_tracking_package_imports_no_tracker() -> None:

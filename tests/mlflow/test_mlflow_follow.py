@@ -93,6 +93,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
     assert f"{uri}/#/experiments/" in child.log.read_text()
     assert tracker.parent().info.status == "FINISHED"
     assert len(tracker.runs()) == 4
+    assert tracker.text(tracker.parent(), "promotions.csv").startswith("time,trial,")
 
 
 def test_a_study_taken_over_is_not_called_over(

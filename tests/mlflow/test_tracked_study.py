@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
+import pytest
+
 from hpo_core import Study
-from hpo_core.model.events import CeilingRaised
+from hpo_core.model.events import CeilingRaised, JobGranted
 from hpo_core.security.untrusted_text import markdown_text
 from hpo_core.tracking.mlflow_runs import trial_run_status, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, played
-from tests.methods import facts, spec_of
+from tests.methods import SEARCHES, facts, spec_of
 
 
 def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
@@ -25,6 +28,27 @@ def test_shared_rungs_are_named_by_their_place_in_the_one_ladder() -> None:
     study, fold = folded(spec_of("asha-shared"))
     late = next(trial for trial in study.state.trials if trial.bracket == 2 and trial.results)
     assert trial_tags(fold, late.number, "run")["hpo.rung"] == str(2 + late.results[-1].rung)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_promotion_has_its_rank_among_the_results_of_the_rung_it_left(name: str) -> None:
+    study, fold = folded(spec_of(name))
+    shared = getattr(study.spec.search, "rung_system", "") == "shared"
+    rungs: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+    wanted = []
+    for entry in study.journal.entries("world"):
+        for event in entry.events:
+            kind = type(event).__name__
+            if kind in ("JobCompleted", "TrialAbandoned"):
+                loss = getattr(event, "loss", None)
+                place = (0, event.bracket + event.rung) if shared else (event.bracket, event.rung)  # type: ignore[union-attr]
+                rungs[place].append((float("inf") if loss is None else loss, event.trial))  # type: ignore[union-attr]
+            elif isinstance(event, JobGranted) and event.rung and not event.retry and name.partition("-")[0] != "pbt":
+                below = event.rung - 1
+                rung = sorted(rungs[(0, event.bracket + below) if shared else (event.bracket, below)])
+                rank = [trial for _, trial in rung].index(event.trial) + 1
+                wanted.append((event.trial, event.bracket, event.rung, rank, len(rung)))
+    assert [(p.trial, p.bracket, p.rung, p.rank, p.among) for p in fold.promotions] == wanted
 
 
 def test_a_stopped_trial_is_finished_and_says_where() -> None:
