@@ -63,7 +63,7 @@ PACKED = "hpo tune, grain rung, packing"
 """As the first, with jobs that share a device: the same two at once."""
 SHARED = "hpo tune, grain rung, share"
 """As the first, in a pool of slots where it is alone."""
-TWO_AT_ONCE = {"devices": "cpu", "demand": {"compute": 50, "memory": "50MB"}}
+TWO_AT_ONCE = {"demand": {"compute": 50, "memory": "50MB"}}
 KEPT = "hpo tune, grain rung, kept processes"
 """As the first, with processes that stay for the next job."""
 Run = Callable[[], dict[str, Any]]

@@ -42,7 +42,6 @@ TOLERANCE = 1.1
 
 def study(given: argparse.Namespace, packing: dict[str, Any]) -> dict[str, Any]:
     """The study file of one line."""
-    oversubscribe = {"oversubscribe": given.oversubscribe, "devices": "cpu" if given.cpu else "gpu"}
     return {
         "study": "packed",
         "objective": "packing_gpu_objective:train",
@@ -51,7 +50,7 @@ def study(given: argparse.Namespace, packing: dict[str, Any]) -> dict[str, Any]:
         "constants": {"width": given.width, "batch": 64, "loader_ms": given.loader_ms},
         "search": {"method": "random", "configs": given.jobs, "max_resource": given.units},
         "cluster": {"kind": "local", "workers": 1},
-        "packing": oversubscribe | packing,
+        "packing": {"oversubscribe": given.oversubscribe} | packing,
         "prefect": "off",
         "tracking": {"mlflow": "off"},
         "pythonpath": [str(result_file.ROOT)],

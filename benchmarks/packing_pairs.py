@@ -49,13 +49,12 @@ import result_file
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Job as PlacedJob
 from hpo_core.model.trial import Outcome, Report, Rung
 from hpo_core.packing.estimates import Estimates
 from hpo_core.packing.policies import POLICIES
 from hpo_core.packing.shared_devices import SharedDevices
-from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.packing import PackingSpec, StatedDemand
 
 KINDS = ("k80", "p100")
 GPUS, JOBS, AHEAD = 8, 160, 16

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from hpo_core.result import Result, TrialResult, load
     from hpo_core.search.asha import AshaSearch as Asha
     from hpo_core.search.grid import GridSearch as Grid
-    from hpo_core.search.hyperband import HyperbandSearch as Hyperband
     from hpo_core.search.pasha import PashaSearch as Pasha
     from hpo_core.search.pbt import PbtSearch as Pbt
     from hpo_core.search.random import RandomSearch as Random
+    from hpo_core.search.sha import HyperbandSearch as Hyperband
     from hpo_core.search.sha import ShaSearch as Sha
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.spec.data import DataSpec as Data

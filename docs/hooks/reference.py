@@ -286,7 +286,7 @@ def settings_of(model: str) -> dict[str, dict[str, Any]]:
     """The settings of a model by name, as JSON schema; those that only journals fill in are left out."""
     described: dict[str, Any] = _schema() if not model else _schema()["$defs"][model]
     found: dict[str, dict[str, Any]] = described.get("properties", {})
-    journaled = {"WarmStartSpec": {"proposals", "past"}}.get(model, set())
+    journaled = {"WarmStartSpec": {"past"}}.get(model, set())
     return {name: setting for name, setting in found.items() if name not in journaled}
 
 

@@ -272,7 +272,6 @@ class LiveBoard:
         self.close()
 
     def board(self) -> Group:
-        """The board as of now."""
         return drawn_board(self._study, self.notes, self._console.width)
 
 

@@ -148,7 +148,7 @@ def tune(
         style: what the function is; default: an Optuna objective where ``space`` is missing, else ``train(trial)``.
         constraints: names of values reported beside the metric that must be at most 0.
         forbidden: combinations of parameters that are never tried, such as ``{"optimizer": "sgd", "lr": {"low": 1}}``.
-        start_with: configurations that are tried first, whole or in part; ``default``: all defaults.
+        start_with: configurations that are tried first, whole or in part.
         constants: fixed arguments that every trial gets beside its parameters.
         seed: all draws and all training seeds follow from it.
         best_of: whose results the best one is of.

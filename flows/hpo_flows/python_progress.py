@@ -168,7 +168,6 @@ class NotebookBoard:
         self.wait_for("ending")
 
     def wait_for(self, words: str) -> None:
-        """Show what the end of the study waits for."""
         self._notes.wait_for(words)
         self._draw()
 

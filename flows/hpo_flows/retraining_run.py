@@ -179,7 +179,9 @@ class Retraining:
         steps = [TUNED_FOR_DRIFT if drift.drifted else TRAINED_AGAIN]
         challengers = []
         if not drift.drifted:
-            challengers.append(self._retrained(run, champion.card, drift))
+            card = champion.card
+            again = self._repeated(card.study, card.repeats[0].trial, run, "again", after=drift)
+            challengers.append(self._evaluated(run, card, again, "challenger trained again", card.searches))
             compared = self.compare(champion, challengers[0])
             steps.append(compared.words)
         if drift.drifted or compared.tunes:
@@ -259,10 +261,6 @@ class Retraining:
         serving = self._models(study, card)[card.serving]
         served = Trained(serving.params, serving.checkpoint, serving.folder, serving.base)
         self.registry.upload(run, card, served, study.spec.build, self.home.import_folders(study.spec))
-
-    def _retrained(self, run: KnownRun, card: ModelCard, drift: Drift) -> Candidate:
-        study = self._repeated(card.study, card.repeats[0].trial, run, "again", after=drift)
-        return self._evaluated(run, card, study, "challenger trained again", card.searches)
 
     def _tuned(self, run: KnownRun, card: ModelCard, because: Drift | Branch) -> Candidate:
         name = f"{self.model}-{run.tags[KEY]}-tune"

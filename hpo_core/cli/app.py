@@ -20,16 +20,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hpo_core.cli import studies
-from hpo_core.cli.before_study import check, partition, try_trial
+from hpo_core.cli.before_study import check, partition, space, try_trial
 from hpo_core.model.errors import HpoError
 from hpo_core.model.file_urls import checked_text, working_folder
 from hpo_core.model.short_text import did_you_mean, shown
-from hpo_core.optuna.space_command import space
 from hpo_core.packing import history
 from hpo_core.pool import share_study
 from hpo_core.report.report_commands import compare, report
 from hpo_core.security.masking import mask_logs, masked
-from hpo_core.simulation.simulate_command import simulate_study
+from hpo_core.simulation.scenarios import simulate_study
 from hpo_core.terminal.output import err
 from hpo_core.tracking import project
 

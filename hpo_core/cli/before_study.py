@@ -19,6 +19,7 @@ import typer
 
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
+from hpo_core.model.features import feature
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Report
 from hpo_core.partitioning.resolution import MANIFEST
@@ -44,6 +45,22 @@ ParamsOption = Annotated[
     typer.Option("--params", help="NAME=VALUE of a parameter, as lr=0.1; again, or further ones after it."),
 ]
 MoreParams = Annotated[list[str] | None, typer.Argument(help="Further NAME=VALUE.", metavar="[NAME=VALUE]...")]
+
+
+def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
+    """Print the space of an Optuna objective, found by calling it up to its first report, 200 times or for 30 s."""
+    from hpo_core.spec.study_yaml import in_one_line
+    from hpo_core.training.objective import load_objective
+
+    found = feature("Optuna", "optuna_space").find_space(load_objective(objective, [str(Path.cwd())]))
+    sys.stdout.write(
+        "space:\n" + "".join(f"  {in_one_line(name)}: {in_one_line(item)}\n" for name, item in found.space.items())
+    )
+    if found.constraints:
+        sys.stdout.write(f"constraints: {in_one_line(found.constraints)}\n")
+    if found.mode is not None:
+        err.say(f"It looks at trial.study.direction and runs with `mode: {found.mode}` of the metric.")
+    err.say(found.words())
 
 
 def try_trial(

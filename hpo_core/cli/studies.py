@@ -21,7 +21,7 @@ from hpo_core.home import Home
 from hpo_core.model.devices.measurement import Usage
 from hpo_core.model.errors import HpoError, JournalUnavailableError, StudyBusyError
 from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import RESULTS, Outcome, Params, Report
+from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.replay.audit import damage_named
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.study import Study
@@ -150,14 +150,12 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     if as_json:
         print_json(rows)
     elif rows:
-        shown = [{**row, "best": _best_cell(row)} for row in rows]
-        print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
+        for row in rows:
+            metric, best = row.pop("metric"), row["best"]
+            row["best"] = "" if best is None else f"{metric} {cell_text(best)}"
+        print_rows(out, rows)
     else:
         out.say(f"No study yet in {source}. `hpo tune STUDY.yaml` makes one.")
-
-
-def _best_cell(row: dict[str, Any]) -> str:
-    return "" if row["best"] is None else f"{row['metric']} {cell_text(row['best'])}"
 
 
 def status(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
@@ -223,14 +221,8 @@ def abandon(
     journal: JournalOption = None,
 ) -> None:
     """Give up one trial of a study that no controller runs; `hpo resume`, or `extend`, goes on without it."""
-    try:
-        with _claimed(Home(home, journal), name, force=force) as study:
-            study.abandon(trial)
-    except StudyBusyError as error:
-        raise StudyBusyError(
-            f"{error} Interrupted with Ctrl-C, it loses nothing: then `hpo abandon {name} --trial {trial}`, then "
-            f"`hpo resume {name}`."
-        ) from None
+    with _claimed(Home(home, journal), name, force=force) as study:
+        study.abandon(trial)
     for line in trial_story(study, trial)[-2:]:
         out.say(line)
     if study.finished:
@@ -247,17 +239,18 @@ def _claimed(home: Home, name: str, *, force: bool = False) -> Iterator[Study]:
     from hpo_core.journal.sql import current_owner
 
     source = home.read_journal()
-    epoch = source.claim(name, current_owner(), force=force)
+    try:
+        epoch = source.claim(name, current_owner(), force=force)
+    except StudyBusyError as error:
+        raise StudyBusyError(
+            f"{error} Interrupted with Ctrl-C, it loses nothing: then this command, then `hpo resume {name}`."
+        ) from None
     try:
         study = Study.open(name, source, reading=True)
         study.epoch = epoch
         yield study
     finally:
         source.release(name, epoch)
-
-
-_ASK_SECONDS = 5.0
-"""Between two looks whether the study is still driven."""
 
 
 def enqueue(
@@ -267,13 +260,10 @@ def enqueue(
     skip_if_exists: Annotated[
         bool, typer.Option("--skip-if-exists", help="Do nothing where a trial has these values already.")
     ] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for a running study to take it.")
-    ] = 60.0,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Have a configuration tried next, in a study that runs or one to resume; the sampler adds what is left out."""
+    """Have a configuration tried next in a study that no controller runs; the sampler adds what is left out."""
     from hpo_core.execution.in_process import parse_params, read_params
     from hpo_core.study.decider import checked_configuration
 
@@ -284,48 +274,9 @@ def enqueue(
     if not texts:
         raise HpoError(f"hpo enqueue {name}: give at least one value, as --params lr=0.01.")
     given = checked_configuration(study.spec, read_params(study.spec.search_space(), texts))
-    if not _write(place, name, given, skip_if_exists):
-        _ask(place, name, given, skip_if_exists, seconds=wait)
+    with _claimed(place, name) as study:
+        study.enqueue(given, skip_if_exists=skip_if_exists)
     out.say(f"enqueued in {name}: {json.dumps(given)}")
-
-
-def _write(home: Home, name: str, given: Params, skip_if_exists: bool, request: str | None = None) -> bool:
-    try:
-        with _claimed(home, name) as study:
-            if request not in study.state.requests:
-                study.enqueue(given, skip_if_exists=skip_if_exists, request=request)
-    except StudyBusyError:
-        return False
-    return True
-
-
-def _ask(home: Home, name: str, given: Params, skip_if_exists: bool, *, seconds: float) -> None:
-    """Ask whoever drives it; enqueue it after all where that ended meanwhile."""
-    from hpo_core.execution.enqueue_requests import EnqueueRequest
-
-    folder = home.study_folder(name)
-    if not folder.is_dir():
-        raise HpoError(
-            f"Study {name!r} runs with another home folder than {home.folder}; nothing was enqueued. Give the one of "
-            "its controller with --home, or enqueue once it is interrupted."
-        )
-    request = EnqueueRequest(folder, given, skip_if_exists=skip_if_exists)
-    end = time.monotonic() + seconds
-    while not request.wait(max(0.0, min(_ASK_SECONDS, end - time.monotonic()))):
-        if not _is_driven(home, name) and _write(home, name, given, skip_if_exists, request.name):
-            request.remove()
-            return
-        if time.monotonic() >= end:
-            raise HpoError(
-                f"Study {name!r} runs and did not take the configuration within {seconds:g} s. It takes it when it "
-                f"looks again, or at `hpo resume {name}`: nothing is left to do. `hpo show {name}` shows it then."
-            )
-
-
-def _is_driven(home: Home, name: str) -> bool:
-    from hpo_core.journal.sql import is_alive
-
-    return is_alive(home.read_journal().info(name))
 
 
 def schedule(

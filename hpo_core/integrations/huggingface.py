@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo_core.integrations.epochs import (
+from hpo_core.integrations import (
     A_STEP_IS_AN_EPOCH,
     TO_MAX_RESOURCE,
     EpochSteps,

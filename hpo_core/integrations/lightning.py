@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hpo_core.integrations.epochs import (
+from hpo_core.integrations import (
     A_STEP_IS_AN_EPOCH,
     TO_MAX_RESOURCE,
     EpochSteps,

@@ -60,8 +60,8 @@ class Measurements(Protocol):
         """
         ...
 
-    def forget(self, found: Collection[Measurement] | None) -> int:
-        """Remove these, or all and what is damaged where it is None; returns how many were there.
+    def forget(self, found: Collection[Measurement]) -> int:
+        """Remove these; returns how many were there.
 
         Raises:
             JournalError: as above.
@@ -103,9 +103,8 @@ class MemoryMeasurements:
         if len(found) > count:
             self.forget(sorted(found, key=newest_first)[count:])
 
-    def forget(self, found: Collection[Measurement] | None) -> int:
+    def forget(self, found: Collection[Measurement]) -> int:
         with self._lock:
-            found = self.all() if found is None else found
             return sum(self._kept.pop(one.identity, None) is not None for one in found)
 
 

@@ -64,9 +64,7 @@ class SqlMeasurements:
             bodies = connection.execute(query).scalars().all()
         found = [_decoded(body) for body in bodies]
         if damaged := found.count(None):
-            log.warning(
-                "%d measurements in the history are damaged and left out; forget all to be rid of them", damaged
-            )
+            log.warning("%d measurements in the history are damaged and left out", damaged)
         return [one for one in found if one is not None]
 
     def add(self, found: Sequence[Measurement]) -> int:
@@ -76,10 +74,8 @@ class SqlMeasurements:
         with self._writing() as connection:
             return _insert(connection, rows)
 
-    def forget(self, found: Collection[Measurement] | None) -> int:
+    def forget(self, found: Collection[Measurement]) -> int:
         with self._writing() as connection:
-            if found is None:
-                return connection.execute(_table.delete()).rowcount
             return _delete(connection, [one.identity for one in found])
 
     @contextmanager

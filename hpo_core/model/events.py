@@ -88,7 +88,7 @@ class ConfigurationRequested(_Fact, frozen=True):
 
     params: Params
     request: str | msgspec.UnsetType = msgspec.UNSET
-    """Name of another process's request (``hpo enqueue``); not set where there was none."""
+    """Name of another process's request, in journals of a time when running studies took some."""
 
 
 class ExtensionRequested(_Fact, frozen=True):

@@ -16,11 +16,11 @@ import msgspec
 
 from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.devices.measurement import Measurement, Usage, deciding_values, is_cpu, key_of
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
 from hpo_core.packing.learned_ratio import LearnedRatios, RatioSeen
 from hpo_core.packing.room import WHOLE, SharedDevice
 from hpo_core.security.masking import without_urls_credentials
+from hpo_core.spec.packing import StatedDemand
 from hpo_core.study import Study
 
 log = logging.getLogger("hpo.packing")

@@ -13,7 +13,6 @@ from pathlib import Path
 from hpo_core.execution.executor import RunParts
 from hpo_core.journal.protocol import QuietMeasurements
 from hpo_core.model.devices.measurement import Usage
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Outcome
 from hpo_core.packing.estimates import Estimates
 from hpo_core.packing.policies import POLICIES
@@ -21,6 +20,7 @@ from hpo_core.packing.shared_devices import SharedDevices
 from hpo_core.placement.placer import UsageMeter
 from hpo_core.spec.assembly import is_pure
 from hpo_core.spec.module_source import code_files
+from hpo_core.spec.packing import StatedDemand
 from hpo_core.spec.sent_functions import digest_of, placed
 from hpo_core.study import Study
 from hpo_core.training.objective import load_objective
@@ -80,25 +80,14 @@ def _alone(study: Study) -> list[int]:
     return [trial.number for trial in trials if any(one.outcome is Outcome.OUT_OF_MEMORY for one in trial.failures)]
 
 
-def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> None:
-    """Learn what the study's own journal holds; the history has most of it, but not the last seconds before a crash.
-
-    Args:
-        gpu: architecture of attempts that had a whole GPU, for they do not know it; empty: they are left out.
-    """
+def learn_from_journal(study: Study, estimates: Estimates) -> None:
+    """Learn what the study's own journal holds; the history has most of it, but not the last seconds before a crash."""
     spec = study.spec
     for trial in study.state.trials:
         params = {**spec.constants, **trial.params}
         for result in trial.results:
             if isinstance(result.usage, Usage):
-                usage = result.usage
-                unnamed = gpu if usage.device_memory is not None else ""
-                estimates.learn(
-                    params,
-                    usage,
-                    at=result.ended,
-                    architecture=usage.architecture or unnamed or None,
-                )
+                estimates.learn(params, result.usage, at=result.ended)
         for failure in trial.failures:
             used = failure.usage
             if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(used, Usage) and used.share is not None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from hpo_core.model.devices.inventory import Demand, memory_words
+from hpo_core.views.formatting import listed
 
 WHOLE = 1000
 """Compute of one device in permille, and one core in thousandths."""
@@ -150,11 +151,7 @@ def why_nowhere(demand: Demands, empty: Room) -> str | None:
         else:
             why = f"({device.architecture}): {', '.join(too_much(need, empty, place))}"
         reasons.setdefault(why, []).append(device.name)
-    return "; ".join(f"{_counted(names)} {why}" for why, names in reasons.items()) or "there is no device"
-
-
-def _counted(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return "; ".join(f"{listed(names, 1)} {why}" for why, names in reasons.items()) or "there is no device"
 
 
 def too_much(need: Demand, empty: Room, place: int) -> list[str]:

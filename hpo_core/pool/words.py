@@ -11,6 +11,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import is_alive
 from hpo_core.pool.division import Member, capacity_of, shares_of
 from hpo_core.pool.store import PoolRow, live_rows
+from hpo_core.views.formatting import listed, plural
 
 NAMED = 3
 """Most studies that a sentence names."""
@@ -36,7 +37,7 @@ class Standing(msgspec.Struct, frozen=True):
         member = self.member
         terms = f"weight {member.weight:g}" + (f", priority {member.priority}" if member.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {_plural(self.slots, member.unit)} ({terms}); holds {self.held:,}, "
+            f"pool {self.pool}: {self.share:,} of {plural(self.slots, member.unit)} ({terms}); holds {self.held:,}, "
             f"could use {member.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
@@ -95,7 +96,7 @@ def _waits(mine: Member, others: Sequence[Member], shares: Mapping[str, int]) ->
     missing = shares[mine.study] - len(mine.held)
     if missing <= 0:
         return ""
-    waits = f"It waits for {_plural(missing, mine.unit)}"
+    waits = f"It waits for {plural(missing, mine.unit)}"
     over = [other for other in others if len(other.held) > shares[other.study]]
     if not over:
         return f"{waits}; they are free, and taken at its next look; those of a controller that died, within 20 s."
@@ -119,12 +120,4 @@ def _less_than_wanted(mine: Member, others: Sequence[Member], shares: Mapping[st
 
 
 def _names(members: Sequence[Member]) -> str:
-    names = [member.study for member in sorted(members, key=lambda member: member.study)]
-    shown = names[:NAMED] if len(names) > NAMED + 1 else names
-    more = [f"{len(names) - len(shown)} others"] if len(names) > len(shown) else []
-    parts = [*shown, *more]
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return listed(sorted(member.study for member in members), NAMED)

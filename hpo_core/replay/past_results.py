@@ -44,7 +44,7 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
         StudyNotFoundError: the journal holds no such study.
     """
     warm = spec.warm_start
-    if warm is None or warm.proposals is not None:
+    if warm is None or warm.past is not None:
         return spec
     space = spec.search_space()
     found = []
@@ -60,8 +60,7 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
                 if params not in proposals:
                     numbers[age, trial.number] = len(proposals)
                     proposals.append(params)
-    past = _past(spec, found, numbers)
-    filled = warm.model_copy(update={"proposals": proposals, "past": past})
+    filled = warm.model_copy(update={"past": _past(spec, found, numbers)})
     return spec.model_copy(update={"warm_start": filled})
 
 
@@ -113,8 +112,9 @@ def _past(
         for params, trial in trials:
             proposed = numbers.get((age, trial.number))
             chance = draws.uniform() < DECAY ** (age + 1)
-            if (chance or proposed is not None) and trial.parent is None:
-                feasible = [result for result in trial.results if not result.violation]
+            if proposed is not None or (chance and trial.parent is None):
+                # of a trial that went on from another one the parameters alone: its results are of several
+                feasible = [result for result in trial.results if not result.violation and trial.parent is None]
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
                 kept.append(EarlierResult(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ

@@ -73,8 +73,8 @@ def rerun_spec(
     recorded = StudySpec.from_journal(source)
     search = {
         "method": "recorded",
-        "source": source["study"],
         "study_record": {
+            "source": source["study"],
             "grants": [
                 _grant(event, created, born, number) | {"slots": ranks[event.trial, event.target]}
                 for event in granted

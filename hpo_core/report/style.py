@@ -8,16 +8,12 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from hpo_core.views.formatting import number, quantile
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-from html import escape, unescape
+from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io
+
+from hpo_core.views.formatting import number, quantile
 
 BEST, FAILED, LOST, RUNNING, CANDIDATE = "#e8590c", "#d6336c", "#868e96", "#d0ebff", "#f2b84b"
 BLUE, NAVY, GREEN = "#1c6dd0", "#0b2f6b", "#0a7d55"
@@ -60,8 +56,6 @@ class Figure:
 
     def plotly(self) -> go.Figure:
         """The figure apart from a page, for a script or a notebook, with its title."""
-        from hpo_core.report.style import NotebookFigure  # takes a third of a second
-
         title = {"text": html.escape(self.title), "y": 0.99, "yanchor": "top"}
         margin = self.layout["margin"] | {"t": self.layout["margin"]["t"] + 40}
         return NotebookFigure({"data": self.data, "layout": self.layout | {"title": title, "margin": margin}})
@@ -329,8 +323,8 @@ class NotebookFigure(go.Figure):  # type: ignore[misc]
         if plotly.io.renderers.default == _DATA_ALONE:
             page = self.to_html(include_plotlyjs="cdn")
             height = int(self.layout.height or 450) + 20
-            found["text/html"] = _FALLBACK.format(title=title, page=escape(page), height=height)
-        return found | {"text/plain": f"{unescape(title)} ({len(self.data)} traces; drawn by Plotly)"}
+            found["text/html"] = _FALLBACK.format(title=title, page=html.escape(page), height=height)
+        return found | {"text/plain": f"{html.unescape(title)} ({len(self.data)} traces; drawn by Plotly)"}
 
     def _ipython_display_(self) -> None:
         if plotly.io.renderers.default != _DATA_ALONE:

@@ -39,10 +39,9 @@ from hpo_core.views.formatting import byte_count, duration, percent, plural
 from hpo_core.views.hop_views import (
     HopUnit,
     hop_units,
-    mean_utilization,
     moved_bytes,
     worker_name,
-    worker_uses,
+    workers_busy,
 )
 from hpo_core.views.series import Series
 from hpo_core.views.states import attempt_state, usage_words
@@ -209,7 +208,7 @@ def hop_figure(series: Series) -> Figure | None:
         f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}, {byte_count(moved.moved_to_others)} of that to "
         "another worker."
     )
-    title = f"Units on workers: busy {percent(mean_utilization(worker_uses(units)))} of the time"
+    title = f"Units on workers: busy {percent(workers_busy(units))} of the time"
     return Figure("hops", title, caption, data, layout(height, barmode="overlay", xaxis=across, yaxis=left))
 
 

@@ -238,7 +238,6 @@ class ModelRegistry:
         self._store.set_status(run, "FAILED" if isinstance(error, Exception) else "KILLED", time.time())
 
     def keep_decision(self, run: KnownRun, decision: Decision) -> None:
-        """Write a decision to its run."""
         self._store.write_text(run, decision.markdown(), "decision.md")
         self._store.write_text(run, json.dumps(msgspec.to_builtins(decision), indent=1), "decision.json")
         now, sign = time.time(), decision.challenger.sign

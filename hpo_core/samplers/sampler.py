@@ -40,7 +40,7 @@ class EarlierResult(Filled, frozen=True):
 
     params: dict[str, Any]
     losses: dict[int, list[float]]
-    """By units of training; one loss per objective."""
+    """By units of training; one loss per objective. Empty: its configuration is tried, and samplers see none."""
     proposed: int | None = None
     """The trial of the new study that tries it again."""
 

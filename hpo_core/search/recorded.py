@@ -44,6 +44,8 @@ class RecordedGrant(Filled, frozen=True):
 class RecordedStudy(Filled, frozen=True):
     """The grants of another study, and all that its repetition needs of it."""
 
+    source: str
+    """Name of the other study."""
     grants: list[RecordedGrant]
     """Grants in the order in which they were made."""
     params: list[dict[str, Any]]
@@ -67,7 +69,6 @@ class RecordedSearch(SearchSettings):
     offered: ClassVar[bool] = False
 
     method: Literal["recorded"] = "recorded"
-    source: str = Field(description="Name of the study that is repeated.")
     study_record: RecordedStudy = Field(description="What it granted; `hpo rerun` fills it in.")
 
     @property
@@ -96,13 +97,14 @@ class RecordedSearch(SearchSettings):
         return lambda number: dict(self.study_record.params[number])
 
     def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str:
+        source = self.study_record.source
         return (
-            f"Study {study!r} trains again along the record of {self.source!r} and has no configurations of its own; "
-            f"extend {self.source!r} instead."
+            f"Study {study!r} trains again along the record of {source!r} and has no configurations of its own; "
+            f"extend {source!r} instead."
         )
 
     def record(self) -> Record:
-        return Record(self.source, self.study_record.params)
+        return Record(self.study_record.source, self.study_record.params)
 
     def number_of_seed(self, trial: int) -> int:
         return self.study_record.numbers[trial] if self.study_record.numbers else trial

@@ -1,4 +1,4 @@
-"""All search methods: a new one is a file in this folder and a line here."""
+"""All search methods: a new one is a class in this folder and a line here."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pydantic import Field
 
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.grid import GridSearch
-from hpo_core.search.hyperband import HyperbandSearch
 from hpo_core.search.pasha import PashaSearch
 from hpo_core.search.pbt import PbtSearch
 from hpo_core.search.random import RandomSearch
 from hpo_core.search.recorded import RecordedSearch
 from hpo_core.search.search_settings import SearchSettings
-from hpo_core.search.sha import ShaSearch
+from hpo_core.search.sha import HyperbandSearch, ShaSearch
 
 SEARCH_METHODS: tuple[type[SearchSettings], ...] = (
     AshaSearch,

@@ -1,4 +1,5 @@
-"""Synchronous successive halving with barriers (ASHA Algorithm 1; Falkner et al. 2018 for several brackets).
+"""Synchronous successive halving with barriers (ASHA Algorithm 1; Falkner et al. 2018 for several brackets), and
+Hyperband, which is all its brackets, the most aggressive first (Li et al., JMLR 2018).
 
 A rung is complete when every trial that went to it reported or was abandoned; only then do its best go on.
 While a bracket waits at that barrier, the next one begins on the free workers.
@@ -27,6 +28,7 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.short_text import at_most
 from hpo_core.model.space import ParameterType
+from hpo_core.search.brackets import hyperband_size
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
 from hpo_core.search.rungs import AnyRung, make_rung
 from hpo_core.search.search_settings import (
@@ -106,6 +108,22 @@ class ShaSearch(SynchronousSettings):
                 f"trained to max_resource = {self.max_resource}. Give configs of at least {needed:,} (reduction_factor "
                 f"to the power {len(levels) - 1}), or raise min_resource"
             )
+
+
+class HyperbandSearch(SynchronousSettings):
+    """Synchronous Hyperband, all brackets (Li et al. 2018); the asynchronous one is asha with several brackets."""
+
+    title: ClassVar[str] = "Hyperband"
+
+    method: Literal["hyperband"] = "hyperband"
+    max_resource: Resource = Field(description=MAX)
+    min_resource: Resource | None = Field(default=None, description=MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
+    rounds: int = Field(default=1, ge=1, le=100_000, description="How often the loop over all brackets runs.")
+
+    def plan(self) -> list[tuple[int, list[int]]]:
+        levels = self.levels()
+        return [(hyperband_size(s, len(levels), self.eta), levels[s:]) for s in range(len(levels))]
 
 
 def sizes_of(configs: int, rungs: int, reduction_factor: Number) -> list[int]:

@@ -8,7 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from inspect import Signature, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from hpo_core.execution.virtual import Faults, make_workers
 from hpo_core.home import Home
@@ -34,13 +38,43 @@ from hpo_core.spec.assembly import notices
 from hpo_core.spec.sections import StopSpec
 from hpo_core.spec.study_file import changed, settings_of, split_change
 from hpo_core.study import Study
-from hpo_core.terminal.output import err, out, print_json, print_rows
+from hpo_core.terminal.output import AsJson, HomeOption, JournalOption, err, out, print_json, print_rows
 from hpo_core.views.formatting import Spread, duration, number
 
-if TYPE_CHECKING:
-    from hpo_core.simulation.simulate_command import Question
-
 MOST_SCENARIOS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Question to ``hpo simulate``: a field for each of its options."""
+
+    study_file: Annotated[
+        Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
+    ] = None
+    workers: Annotated[
+        list[int] | None, typer.Option("--workers", help="Number of workers; repeatable, to compare.")
+    ] = None
+    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25
+    from_journal: Annotated[
+        str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
+    ] = None
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Another search method; repeatable, to compare.")
+    ] = None
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; the same key again: values to compare."),
+    ] = None
+    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None
+    stragglers: Annotated[
+        float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
+    ] = 0.0
+    drops: Annotated[
+        float, typer.Option("--drops", help="Chance that a job is dropped and granted again, per time of one unit.")
+    ] = 0.0
+    seconds_per_unit: Annotated[
+        float | None, typer.Option("--seconds-per-unit", help="Seconds of one unit of training.")
+    ] = None
 
 
 def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]:
@@ -207,12 +241,25 @@ def endings(simulated: Simulated) -> list[str]:
     ]
 
 
-def simulate(question: Question, home: Home, *, as_json: bool = False) -> None:
-    simulated = answer(question, home)
+def simulate_study(
+    *,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+    **options: Any,
+) -> None:
+    """Estimate what a study would take, on virtual workers; nothing is trained."""
+    simulated = answer(Question(**options), Home(home, journal))
     if as_json:
         print_json(facts(simulated))
     else:
         print_simulated(simulated)
+
+
+*_own, _options = signature(simulate_study, eval_str=True).parameters.values()
+simulate_study.__signature__ = Signature(  # type: ignore[attr-defined]
+    [*signature(Question, eval_str=True).parameters.values(), *_own]
+)
 
 
 def answer(question: Question, home: Home) -> Simulated:

@@ -30,7 +30,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
         objectives=len(spec.objectives),
         constraints=tuple(spec.constraints),
         max_resource=spec.search.outline().max_resource,
-        past=warm.past if warm is not None else (),
+        past=[one for one in warm.past or () if one.losses] if warm is not None else (),
         start_with=spec.start_with,
     )
     sampler = samplers.create(spec.sampler.name, spec.sampler.arguments, context)

@@ -39,6 +39,7 @@ GONE = (
     GoneSetting(
         "search.early_stopping_rate", "min_resource times reduction_factor says as much", (0,), "sha"
     ),
+    GoneSetting("search.source", "`hpo rerun` begins reruns", search="recorded"),
     GoneSetting("search.study_record.further", "begin a study with a larger max_resource", ([],)),
     GoneSetting("space.*.default", "name the configuration in start_with"),
     GoneSetting("space.*.static", "list the parameter in search.static (pbt)"),
@@ -49,8 +50,10 @@ GONE = (
     ),
     GoneSetting("training.grace", "a process has 5 s between SIGTERM and SIGKILL"),
     GoneSetting("stop.running", "running jobs finish; interrupt the study to end them", ("finish",)),
+    GoneSetting("warm_start.proposals", "name configurations in start_with"),
     GoneSetting("warm_start.decay", "a sampler is shown half of the newest study's results"),
     GoneSetting("warm_start.first", "the three best are tried first; name others in start_with"),
+    GoneSetting("packing.devices", "workers that see no GPU share processors; CUDA_VISIBLE_DEVICES= hides the GPUs"),
     GoneSetting("packing.look_ahead", "one job for each device is granted ahead"),
     GoneSetting("packing.demand.unit_seconds", "it is measured"),
     GoneSetting("share.slots", "the pool has as many slots as the largest of its studies' clusters"),

@@ -76,6 +76,12 @@ REFUSALS = (
         "leave it at 1",
     ),
     Refusal(
+        "training.process = kept, and packing",
+        lambda spec: spec.training.process == "kept" and spec.packing is not None,
+        "a process that waits for its next job holds memory that another job may be given",
+        "leave process at fresh, or drop packing",
+    ),
+    Refusal(
         "data, without objective",
         lambda spec: spec.hops and spec.objective is None,
         "a study that is driven by hand has no workers that hold partitions",
@@ -161,7 +167,7 @@ REFUSALS = (
     ),
     Refusal(
         "share.pool is absent, and {cluster} starts workers for this study alone",
-        lambda spec: spec.share is not None and spec.share.pool is None and not _is_shared(spec),
+        lambda spec: spec.share is not None and not (spec.share.pool or isinstance(spec.cluster, AddressClusterSpec)),
         "nobody else could share them",
         "give the pool a name (share: {{pool: cpu}}), the same one in each study that shares",
     ),
@@ -215,10 +221,6 @@ def _figures(spec: StudySpec) -> dict[str, object]:
         "begin": "grow" if grows else "begin",
         "smaller": "set training.gang to 1" if grows else "lower training.gang",
     }
-
-
-def _is_shared(spec: StudySpec) -> bool:
-    return isinstance(spec.cluster, AddressClusterSpec)
 
 
 def least_slots(spec: StudySpec) -> int:

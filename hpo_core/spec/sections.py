@@ -250,10 +250,14 @@ class WarmStartSpec(Part):
     """
 
     studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
-    proposals: list[dict[str, Any]] | None = Field(
-        default=None, description="Filled in from the journal when the study is created: what is tried first."
+    past: list[EarlierResult] | None = Field(
+        default=None, description="Filled in from the journal when the study is created: what they found."
     )
-    past: list[EarlierResult] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+
+    @property
+    def proposals(self) -> list[dict[str, Any]]:
+        tried = {one.proposed: one.params for one in self.past or () if one.proposed is not None}
+        return [tried[number] for number in sorted(tried)]
 
 
 class TrackingSpec(Part):
@@ -339,17 +343,13 @@ RANGE = "range"
 """Tag of :class:`WorkerRange`, for messages to leave out."""
 
 
-def _form_of(workers: Any) -> str:
-    return RANGE if isinstance(workers, Mapping | WorkerRange) else "number"
-
-
 def _one_number(workers: int | WorkerRange) -> int | WorkerRange:
     return workers.max if isinstance(workers, WorkerRange) and workers.min == workers.max else workers
 
 
 WorkerCount = Annotated[
     Annotated[int, Field(ge=1, le=1024), Tag("number")] | Annotated[WorkerRange, Tag(RANGE)],
-    Discriminator(_form_of),
+    Discriminator(lambda workers: RANGE if isinstance(workers, Mapping | WorkerRange) else "number"),
     AfterValidator(_one_number),
 ]
 """Workers of a cluster: a number, or ``{min, max}`` between which it follows what the study can use."""

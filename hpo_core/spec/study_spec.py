@@ -7,7 +7,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.rng import derive_seed
@@ -20,7 +19,7 @@ from hpo_core.samplers.registry import check_space as check_sampled_space
 from hpo_core.search.registry import Search
 from hpo_core.spec.data import DataSpec
 from hpo_core.spec.gone_settings import OTHER_VERSION, without_gone
-from hpo_core.spec.packing import PackingSpec, check_deciding, read_packing
+from hpo_core.spec.packing import PackingSpec, check_deciding, deciding_parameters, read_packing
 from hpo_core.spec.refusals import check_combinations, check_given
 from hpo_core.spec.sections import (
     CheckpointSpec,
@@ -208,11 +207,6 @@ class StudySpec(Part):
         return self.packing is not None
 
     @property
-    def shared_devices(self) -> str | None:
-        """Kind of the devices that jobs share, ``gpu`` or ``cpu``; None: each job has a slot of its own."""
-        return None if self.packing is None else self.packing.devices
-
-    @property
     def jobs_on_device(self) -> int:
         return 1 if self.packing is None else self.packing.most
 
@@ -370,7 +364,7 @@ class StudySpec(Part):
 
 
 def _as_today(data: Any) -> Any:
-    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes.
+    # A recorded study in today's settings: ``process: auto`` had the bits of fresh processes, kept ones shared devices.
     if not isinstance(data, dict):
         return data
     found = without_gone(data)
@@ -379,9 +373,24 @@ def _as_today(data: Any) -> Any:
         raise SpecError(
             f"journal: training.max_lost and training.retries.lost: this version has one of them; {OTHER_VERSION}."
         )
-    if isinstance(training, dict) and training.get("process") == "auto":
+    packs = found.get("packing") is not None
+    if isinstance(training, dict) and (
+        training.get("process") == "auto" or (packs and training.get("process") == "kept")
+    ):
         found["training"] = training | {"process": "fresh"}
     static = [name for name, parameter in data["space"].items() if parameter.get("static")]
     if isinstance(search, dict) and search.get("method") == "pbt" and static:
         found["search"] = search | {"static": static}
+    if isinstance(search, dict) and "source" in (recorded := data["search"]):
+        found["search"] = search | {"study_record": {"source": recorded["source"], **search.get("study_record", {})}}
+    warm = data.get("warm_start")
+    if isinstance(warm, dict) and warm.get("proposals") is not None:
+        past = warm.get("past", [])
+        told = {one.get("proposed") for one in past}
+        untold = [
+            {"params": params, "losses": {}, "proposed": number}
+            for number, params in enumerate(warm["proposals"])
+            if number not in told
+        ]
+        found["warm_start"] = found["warm_start"] | {"past": [*past, *untold]}
     return found

@@ -75,11 +75,8 @@ class MeasuredSpeeds:
         found = {1: 1.0}
         for slots in sorted(self._seconds.keys() - {1}):
             ratios = self._ratios.get(slots)
-            found[slots] = statistics.median(ratios or [self._median(slots) / alone])
+            found[slots] = statistics.median(ratios or [statistics.median(self._seconds[slots]) / alone])
         return found
-
-    def _median(self, slots: int) -> float:
-        return statistics.median(self._seconds[slots])
 
 
 def _keep(found: dict[int, list[float]], slots: int, value: float) -> bool:

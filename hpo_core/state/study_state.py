@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container
 
-import msgspec
-
 from hpo_core.model.devices.inventory import EMPTY, Inventory
 from hpo_core.model.events import (
     AttemptFailed,
@@ -67,8 +65,6 @@ class StudyState:
         """Slots of the inventory: jobs of one slot that can run at once."""
         self.queue: deque[Params] = deque()
         """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
-        self.requests: set[str] = set()
-        """Requests of other processes that were enqueued (``hpo enqueue``)."""
         self.extra_configs = 0
         self.controller = ""
         self.halted: StudyHalted | None = None
@@ -196,8 +192,6 @@ class StudyState:
                 self.capacity = event.inventory.slots
             case ConfigurationEnqueued():
                 self.queue.append(event.params)
-                if event.request is not msgspec.UNSET:
-                    self.requests.add(event.request)
             case StudyExtended():
                 self.extra_configs += event.configs
             case SamplerExhausted():

@@ -120,7 +120,7 @@ class Study:
                 dict(spec) if isinstance(spec, Mapping) else spec  # what is no mapping is refused there
             )
         )
-        if valid.warm_start is not None and valid.warm_start.proposals is None:
+        if valid.warm_start is not None and valid.warm_start.past is None:
             raise SpecError(
                 f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "
                 "from there yet. Fill it in first: hpo_core.replay.past_results.with_past(spec, journal)."
@@ -319,9 +319,7 @@ class Study:
             raise HpoError(refusal)
         return self._decide_and_record(ExtensionRequested(configs))
 
-    def enqueue(
-        self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
-    ) -> list[Job]:
+    def enqueue(self, params: Mapping[str, Any], *, skip_if_exists: bool = False) -> list[Job]:
         """Have a configuration tried next: the next one that the search samples, after those enqueued before.
 
         It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
@@ -330,7 +328,6 @@ class Study:
         Args:
             params: values by name; those left out are the sampler's to add.
             skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
-            request: name of the request that another process made for it (``hpo enqueue``).
 
         Returns:
             Jobs granted in turn (see :meth:`set_capacity`).
@@ -343,7 +340,7 @@ class Study:
         given = checked_configuration(self.spec, params)
         if skip_if_exists and is_known(self.state, given):
             return []
-        return self._decide_and_record(ConfigurationRequested(given, request or msgspec.UNSET))
+        return self._decide_and_record(ConfigurationRequested(given))
 
     def refuse_extension(self) -> str | None:
         """Why the study takes no more configurations; None: it takes them."""

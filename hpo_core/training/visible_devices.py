@@ -17,7 +17,6 @@ from typing import Any
 
 import psutil
 
-from hpo_core.model.devices.inventory import WAITING
 from hpo_core.placement.gpus import Gpu, NoNvmlError, available_cores, control_groups, read_gpus
 from hpo_core.training.child.processes import descendants, pages, resident
 
@@ -37,20 +36,20 @@ _DEVICE_FILES = Path("/dev")
 Facts = dict[str, dict[str, Any]]
 """Fields of a ``SeenDevice`` as plain values, by name of the device."""
 Own = Mapping[str, Collection[int]]
-"""Process ids of the attempts that run here, by folder of their study; of all that wait here: ``WAITING``."""
+"""Process ids of the attempts that run here, by folder of their study."""
 
 
 class DeviceWatch:
     """Looks at the devices of this computer once a second, in a thread.
 
+    They are its GPUs, if it has any, whether they answer now or not; else its processors and memory.
+
     Args:
-        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where the computer has any, whether they answer now or not.
         own: memory of these attempts and their children is not others' for the study that they are of.
         gpu: what the jobs of its workers see, as ``CUDA_VISIBLE_DEVICES`` names it; empty: what this process sees.
     """
 
-    def __init__(self, kind: str, own: Callable[[], Own], gpu: str = "") -> None:
-        self._kind = kind
+    def __init__(self, own: Callable[[], Own], gpu: str = "") -> None:
         self._own = own
         self._gpu = gpu
         self._idle: dict[str, int] = {}
@@ -97,19 +96,16 @@ class DeviceWatch:
         own = _with_descendants(self._own())
         found: Facts = {}
         problem = ""
-        if self._kind != "cpu":
-            try:
-                found = self._gpus(own)
-            except NoNvmlError as error:
-                problem = str(error)
-            self._had_gpu = self._had_gpu or bool(found)
+        try:
+            found = self._gpus(own)
+        except NoNvmlError as error:
+            problem = str(error)
+        self._had_gpu = self._had_gpu or bool(found)
         if not found and self._offers_processors():
             found = {f"cpu:{socket.gethostname()}": computer(own)}
         return found, problem
 
     def _offers_processors(self) -> bool:
-        if self._kind != "auto":
-            return self._kind == "cpu"
         visible = self._visible()
         hidden = visible is not None and visible.strip() in ("", "-1")
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
@@ -145,15 +141,13 @@ class DeviceWatch:
 
     def _own_memory(self, gpu: Gpu, used: int, own: Own) -> dict[str, int]:
         # Bytes of our attempts on a GPU, by folder.
-        # A container sees foreign process ids; then what came since we were idle, in equal parts for each process that
-        # trains: those that wait hold less, and nobody can tell how much.
+        # A container sees foreign process ids; then what came since we were idle, in equal parts for each process.
         if _told(gpu):
             listed = gpu.processes or ()
             return {folder: sum(memory or 0 for pid, memory in listed if pid in pids) for folder, pids in own.items()}
         grown = max(0, used - self._idle.get(gpu.uuid, 0))
-        running = {folder: pids for folder, pids in own.items() if pids and folder != WAITING} or own
-        count = sum(map(len, running.values()))
-        return {folder: grown * len(pids) // count for folder, pids in running.items() if pids}
+        count = sum(map(len, own.values()))
+        return {folder: grown * len(pids) // count for folder, pids in own.items() if pids}
 
 
 def _told(gpu: Gpu) -> bool:
@@ -248,25 +242,26 @@ def _with_descendants(own: Own) -> dict[str, set[int]]:
     return {folder: {*pids, *(below for pid in pids for below in descendants(pid))} for folder, pids in own.items()}
 
 
-_watches: dict[tuple[str, str], DeviceWatch] = {}
-"""Watches by kind and GPU: studies with different ``packing.devices`` may share a worker, and workers this process."""
+_watches: dict[str, DeviceWatch] = {}
+"""Watches by GPU: several workers may share this process."""
 _starting = threading.Lock()
 
 
-def watch_devices(kind: str, own: Callable[[], Own], gpu: str = "") -> str:
+def watch_devices(own: Callable[[], Own], gpu: str = "") -> str:
     """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing.
 
     Args:
         gpu: the only one to look at, of a worker that has it of its own; empty: all that this process sees.
     """
     with _starting:
-        watch = _watches.get((kind, gpu))
+        watch = _watches.get(gpu)
         if watch is None or not watch.keep_on():
-            watch = _watches[kind, gpu] = DeviceWatch(kind, own, gpu)
+            watch = _watches[gpu] = DeviceWatch(own, gpu)
             watch.start()
         return watch.problem
 
 
-def seen_devices(gpu: str = "") -> dict[str, Facts]:
-    """The devices that :func:`watch_devices` saw last, by kind; empty before, and once nobody asked for long."""
-    return {kind: watch.seen for (kind, own), watch in list(_watches.items()) if own == gpu and watch.keep_on()}
+def seen_devices(gpu: str = "") -> Facts | None:
+    """The devices that :func:`watch_devices` saw last; None before, and once nobody asked for long."""
+    watch = _watches.get(gpu)
+    return watch.seen if watch is not None and watch.keep_on() else None

@@ -6,7 +6,6 @@ import atexit
 import math
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Sequence
 from operator import itemgetter
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from hpo_core.model.devices.inventory import WAITING, Portion
 from hpo_core.model.trial import RESULTS, Doubt, Outcome, Report, Unit
 from hpo_core.placement.gpus import pipes_for
 from hpo_core.training.child.trainer import Trainer
@@ -23,8 +21,6 @@ from hpo_core.training.request import JobRequest
 
 _MAX_IDLE = 8
 """Trainers that are kept for the next job, for each GPU that workers of this process have of their own."""
-_END_SECONDS = 3.0
-"""Longest wait for processes that are to end."""
 _Attempt = tuple[str, int, int, int]
 """Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
 
@@ -42,11 +38,6 @@ class _Lent(NamedTuple):
     """Number of the unit that it trains, where models hop."""
     worker: str
     """Address of its worker."""
-
-
-def _place(portion: Portion | None, gpu: str) -> tuple[str, int]:
-    # Where an attempt takes how much: bytes of a device that jobs share, or one of the slots of a GPU or process.
-    return (f"gpu {gpu}", 1) if portion is None else (portion.device, portion.allowed)
 
 
 class TrainerPool:
@@ -106,35 +97,11 @@ class TrainerPool:
         if was_cancelled:
             trainer.cancel(job.trial, job.attempt)
         try:
-            if any(one.waiting is not None for one in (trainer, *self._idle)):
-                self._make_room(request, trainer)
             return trainer.run(request)
         finally:
             with self._lock:
                 self._running.pop(attempt, None)
             self._give_back(trainer)
-
-    def _make_room(self, request: JobRequest, trainer: Trainer) -> None:
-        # End processes that wait where an attempt is to begin, until they held as much as it may take.
-        # The attempts that run, and the parts of those that ended and left a process, fitted there together. They still
-        # do once the new one has displaced as much as it takes itself, or all that waits.
-        place, left = _place(request.portion, request.gpu)
-        ended = []
-        with self._lock:
-            for one in (trainer, *self._idle):  # it uses or ends its own process
-                last = one.idle if left > 0 else None
-                if last is not None and (taken := _place(last.portion, last.gpu))[0] == place:
-                    left -= taken[1]
-                    ended += [one] if one is not trainer else []
-            self._idle = [one for one in self._idle if one not in ended]
-        for one in ended:
-            one.end_idle()
-        until = time.monotonic() + _END_SECONDS
-        while any(one.idle is not None for one in ended) and time.monotonic() < until:
-            time.sleep(0.001)
-        for one in ended:
-            one.waiting = None  # a zygote that does not answer is not asked again
-            self._give_back(one)
 
     def cancel(
         self, folder: str, trial: int | None = None, attempt: int | None = None, unit: int | None = None
@@ -201,8 +168,6 @@ class TrainerPool:
     def processes(self, gpu: str = "") -> dict[str, list[int]]:
         """Process ids of the attempts that run, or wait for the study's answer, by folder of their study.
 
-        Those that wait for any attempt, and end for one that begins here, stand below ``WAITING``.
-
         Args:
             gpu: of those workers that have it of their own; empty: of those that have none.
         """
@@ -213,9 +178,8 @@ class TrainerPool:
                     found.setdefault(folder, []).append(one.trainer.child)
             for trainer in self._idle:
                 waiting = trainer.waiting
-                if waiting is not None and trainer.gpu == gpu and (trainer.asks_for() or trainer.idle):
-                    folder = trainer.study_folder if trainer.asks_for() else WAITING
-                    found.setdefault(folder, []).append(waiting.pid)
+                if waiting is not None and trainer.gpu == gpu and trainer.asks_for():
+                    found.setdefault(trainer.study_folder, []).append(waiting.pid)
         return found
 
     def usages(self, worker: str | None = None) -> dict[str, dict[str, Any]]:

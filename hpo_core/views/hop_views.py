@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.partition_file import natural_order
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
@@ -37,7 +35,6 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def changed_worker(self) -> bool:
-        """True if the model hopped here from another worker."""
         return bool(self.came_from) and self.came_from != self.worker
 
     @property
@@ -75,50 +72,11 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     return found
 
 
-class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker over all units."""
-
-    worker: str
-    units: int
-    partitions: int
-    """Different ones that models visited there."""
-    seconds: float
-    """Seconds that its units took."""
-    utilization: float
-    """Share of the time from the first unit of any worker to the end of the last one."""
-    models: int
-    """Times that a model came from another worker."""
-    received: int
-    """Bytes of their states."""
-
-
-def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
-    """Use of each worker, sorted by name."""
-    by_worker: dict[str, list[HopUnit]] = defaultdict(list)
-    for unit in units:
-        by_worker[unit.worker].append(unit)
-    whole = max((unit.ended for unit in units), default=0.0) - min((unit.started for unit in units), default=0.0)
-    found = []
-    for worker, own in sorted(by_worker.items(), key=lambda item: natural_order(item[0])):
-        came = [unit for unit in own if unit.changed_worker]
-        seconds = math.fsum(unit.seconds for unit in own)
-        found.append(
-            WorkerUse(
-                worker=worker,
-                units=len(own),
-                partitions=len({unit.partition for unit in own}),
-                seconds=seconds,
-                utilization=seconds / whole if whole > 0 else 0.0,
-                models=len(came),
-                received=sum(unit.size for unit in came),
-            )
-        )
-    return found
-
-
-def mean_utilization(uses: Sequence[WorkerUse]) -> float:
-    """Mean utilization of at least one worker."""
-    return math.fsum(use.utilization for use in uses) / len(uses)
+def workers_busy(units: Sequence[HopUnit]) -> float:
+    """Share of the time, from the first unit to the end of the last one, that workers trained in the mean."""
+    whole = max(unit.ended for unit in units) - min(unit.started for unit in units)
+    workers = {unit.worker for unit in units}
+    return math.fsum(unit.seconds for unit in units) / (whole * len(workers)) if whole > 0 else 0.0
 
 
 class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,10 +136,10 @@ def done_words(study: Study) -> str:
     moved = moved_bytes(units)
     if moved is None:
         return "no result yet"
-    uses = worker_uses(units)
+    workers = plural(len({unit.worker for unit in units}), "worker")
     words = [
-        f"{plural(moved.units, 'unit')} of {plural(moved.epochs, 'epoch')} on {plural(len(uses), 'worker')}",
-        f"busy {100 * mean_utilization(uses):.0f} % of the time",
+        f"{plural(moved.units, 'unit')} of {plural(moved.epochs, 'epoch')} on {workers}",
+        f"busy {100 * workers_busy(units):.0f} % of the time",
     ]
     if moved.moved:
         words.append(f"{plural(moved.hops, 'hop')} moved {byte_count(moved.moved)}")
@@ -189,12 +147,10 @@ def done_words(study: Study) -> str:
 
 
 def plain_hops(study: Study) -> dict[str, Any]:
-    """Moves and workers of a study as JSON; empty where models do not hop, or no result is there."""
+    """Moves of a study as JSON; empty where models do not hop, or no result is there."""
     units = hop_units(study.spec, study.state)
     moved = moved_bytes(units)
-    if moved is None:
-        return {}
-    return {"moved": msgspec.to_builtins(moved), "workers": msgspec.to_builtins(worker_uses(units))}
+    return {} if moved is None else {"moved": msgspec.to_builtins(moved), "utilization": workers_busy(units)}
 
 
 def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:

@@ -117,7 +117,6 @@ class Series:
 
     @property
     def best(self) -> float | None:
-        """The best value of the metric."""
         best = self.study.best
         return None if best is None else self.study.metric_value(best.loss)
 

@@ -39,7 +39,6 @@ def values_of(spec: StudySpec, member: Incumbent) -> dict[str, float]:
 
 
 def front_members(spec: StudySpec, state: StudyState) -> tuple[FrontMember, ...]:
-    """Members of the front, the best in the first metric first."""
     return tuple(
         FrontMember(
             trial=member.trial,
@@ -242,8 +241,8 @@ def packing_words(packing: PackingSpec | None) -> str:
 
     >>> packing_words(None), packing_words(PackingSpec())
     ('', 'fill')
-    >>> packing_words(PackingSpec(devices="cpu", memory={"CPU": "2GB"}, demand={"memory": "6GB"}, most=4))
-    'fill, devices cpu, demand memory 6GB, memory CPU 2GB, most 4'
+    >>> packing_words(PackingSpec(memory={"CPU": "2GB"}, demand={"memory": "6GB"}, most=4))
+    'fill, demand memory 6GB, memory CPU 2GB, most 4'
     """
     if packing is None:
         return ""

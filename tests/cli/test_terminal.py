@@ -53,7 +53,7 @@ def test_zero_columns_are_as_if_nothing_was_said(tmp_path: Path) -> None:
     played(tmp_path, spec_of("asha"))
 
     def said(columns: dict[str, str]) -> str:
-        command = [sys.executable, "-m", "hpo_core.cli", "show", "world", "--home", str(tmp_path)]
+        command = [sys.executable, "-m", "hpo_flows", "show", "world", "--home", str(tmp_path)]
         environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
         return subprocess.run(command, env=environment | columns, capture_output=True, text=True, check=True).stdout
 

@@ -77,7 +77,7 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
 
 
 ADVANCED: dict[str, Any] = {
-    "packing": {"policy": "worst_fit", "devices": "cpu", "memory": "1GB", "demand": {"memory": "200MB", "cores": 0.1}},
+    "packing": {"policy": "worst_fit", "memory": "1GB", "demand": {"memory": "200MB", "cores": 0.1}},
     "share": {"pool": "cpu", "weight": 2},
 }
 HOPPING: dict[str, Any] = {

@@ -197,8 +197,8 @@ def test_no_door_leads_to_a_file_outside_the_folders(with_data: Permissions, pat
         params = [{"x": 0.5, "file": "period-3"}, {"x": 0.5, "file": value}]
         changes: dict[str, Any] = {
             "choice": {"space": given["space"] | {"file": {"type": "categorical", "choices": ["a", ["b", value]]}}},
-            "recorded": {"search": {"method": "recorded", "source": "a",
-                                    "study_record": {"grants": [], "params": params}}},
+            "recorded": {"search": {"method": "recorded",
+                                    "study_record": {"source": "a", "grants": [], "params": params}}},
             "constant": {"constants": {"files": [value]}},
             "folder": {"data": {"partitions": ["a"], "folder": value}},
         }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import WAITING, Capacity, SeenDevice
+from hpo_core.model.devices.inventory import Capacity, SeenDevice
 from hpo_flows.dask.cluster_room import shared_inventory
 
 GIB = 2**30
@@ -32,15 +32,6 @@ def test_memory_of_another_study_in_the_same_worker_is_not_free() -> None:
 
 def test_memory_of_one_study_in_several_workers_adds_up() -> None:
     assert 73 < free(seen_by(60 * GIB, {"/a": 20 * GIB}), seen_by(60 * GIB, {"/a": 40 * GIB})) <= 80
-
-
-def test_what_waiting_processes_hold_is_free_for_every_study() -> None:
-    """They end for an attempt that begins there."""
-    waiting = seen_by(60 * GIB, {"/a": 20 * GIB, WAITING: 40 * GIB})
-    assert 73 < free(waiting) <= 80
-    assert 53 < free(waiting, folder="/b") <= 60
-    assert 53 < free(waiting, waiting, folder="/b") <= 60, "workers of one process tell of the same"
-    assert 13 < free(waiting, seen_by(60 * GIB), folder="/b") <= 20, "a worker ends those of its own process alone"
 
 
 def test_what_several_workers_saw_a_device_grow_by_counts_once() -> None:

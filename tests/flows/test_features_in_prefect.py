@@ -37,7 +37,7 @@ def test_jobs_that_share_a_device_are_tasks_that_run_at_once(hpo: Runner) -> Non
         "slow",
         study="packed",
         search={"method": "sha", "configs": 4, "min_resource": 1, "max_resource": 2, "reduction_factor": 2},
-        packing={"devices": "cpu", "demand": {"compute": 25, "memory": "50MB", "cores": 0.1}},
+        packing={"demand": {"compute": 25, "memory": "50MB", "cores": 0.1}},
         cluster={"kind": "local", "workers": 1},
         prefect="jobs",
     )

@@ -108,7 +108,6 @@ def test_jobs_share_the_gpus_of_their_workers(
         search={"method": "random", "configs": 24, "max_resource": 1},
         constants={"file": str(tmp_path / "seen"), "seconds": 0.8},
         packing={
-            "devices": "gpu",
             "demand": {"function": "tests.flows.packing_objectives:need_of_gb", "compute": 10, "cores": 0.05},
         },
         cluster={"kind": "local_cuda"},

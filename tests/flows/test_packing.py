@@ -36,7 +36,7 @@ CAPACITY = 700 * MB
 
 
 def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_path: Path) -> None:
-    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "by": ["mb"], "demand": {"compute": 5, "cores": 0.05}}
+    packing = {"memory": {"CPU": CAPACITY}, "by": ["mb"], "demand": {"compute": 5, "cores": 0.05}}
     packed = Packed(tmp_path, **GRID, packing=packing)
     process = packed.start("tune", "study.yaml")
     with Judge(lambda: {"memory": resident(process.pid)}) as judge:
@@ -67,7 +67,7 @@ def test_one_that_takes_more_than_it_says_is_tried_alone_and_its_neighbours_go_o
         },
         "search": {"method": "grid", "max_resource": 3},
     }
-    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"memory": "60MB", "compute": 5, "cores": 0.05}}
+    packing = {"memory": {"CPU": CAPACITY}, "demand": {"memory": "60MB", "compute": 5, "cores": 0.05}}
     packed = Packed(tmp_path, **study, packing=packing)
     packed.run("tune", "study.yaml")
     found = packed.study()

@@ -72,7 +72,7 @@ def test_a_rerun_of_thousands_of_trials_is_shown_by_its_source() -> None:
     limit = 524_288  # bytes: PREFECT_SERVER_API_MAX_PARAMETER_SIZE
     assert len(repr(spec.plain())) > limit
     parameters = shown_parameters(spec)
-    assert parameters["search"].startswith(f'{{"method": "recorded", "source": "{study.name}"')
+    assert parameters["search"].startswith(f'{{"method": "recorded", "study_record": {{"source": "{study.name}"')
     assert parameters["name"] == "again" and len(repr(parameters)) < limit / 10
 
 

@@ -41,16 +41,16 @@ async def greeted(_address: str) -> None:
     """What a worker is asked does not matter here."""
 
 
-def watch(metrics: dict[str, Any], kind: str | None, greet: Callable[[str], Awaitable[None]] = greeted) -> Any:
+def watch(metrics: dict[str, Any], *, asks: bool, greet: Callable[[str], Awaitable[None]] = greeted) -> Any:
     return ClusterWatch(
-        Cluster(metrics, greet), prefix="s/", asked=WorkerQuestions("/a", devices=kind), timeout=60.0, limit=None,
+        Cluster(metrics, greet), prefix="s/", asked=WorkerQuestions("/a", devices=asks), timeout=60.0, limit=None,
         on_end=lambda *_: None, replace=greeted,
     )  # fmt: skip
 
 
-def looked(metrics: dict[str, Any], kind: str) -> Any:
+def looked(metrics: dict[str, Any]) -> Any:
     """A watch after its first look."""
-    found = watch(metrics, kind)
+    found = watch(metrics, asks=True)
 
     async def once() -> None:
         looking = asyncio.ensure_future(found._watch())
@@ -72,15 +72,13 @@ def devices(found: Any) -> dict[str, Any]:
 def test_what_does_not_fit_is_left_out() -> None:
     sent = {
         DEVICES: {
-            "auto": {
-                "GPU-a": GPU,
-                "GPU-b": GPU | {"memory": "much"},
-                "GPU-c": GPU | {"used": -1},
-                "GPU-d": GPU | {"own": 7},
-                "GPU-e": {"node": "n"},
-                "GPU-f": None,
-                7: GPU,
-            }
+            "GPU-a": GPU,
+            "GPU-b": GPU | {"memory": "much"},
+            "GPU-c": GPU | {"used": -1},
+            "GPU-d": GPU | {"own": 7},
+            "GPU-e": {"node": "n"},
+            "GPU-f": None,
+            7: GPU,
         },
         USAGES: {
             "/a/trial-3/attempt-0": USAGE,
@@ -92,10 +90,10 @@ def test_what_does_not_fit_is_left_out() -> None:
         },
         METRIC: {"/a/trial-3/attempt-0": 4, 5: 6, "/a/trial-3/attempt-1": "often"},
     }
-    found = looked(sent, "auto")
+    found = looked(sent)
     assert list(devices(found)["tcp://1"]) == ["GPU-a"]
     assert usages_in(found.well(), "/a") == {(3, 0): Usage(memory=5)}
     for rubbish in (5, "word", [1], None):
-        found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish}, "auto")
+        found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish})
         assert (devices(found), usages_in(found.well(), "/a")) == ({"tcp://1": {}}, {})
-        assert devices(looked({DEVICES: {"auto": rubbish}}, "auto")) == {"tcp://1": {}}
+        assert devices(looked({DEVICES: {"GPU-a": rubbish}})) == {"tcp://1": {}}

@@ -136,9 +136,9 @@ def asked() -> Study:
     world = World(31, failures=0.05)
     study = fresh(make_spec(study="golden"), MemoryJournal(), world)
     world.play(study, steps=5)
-    study.enqueue({"x": 0.125, "c": "b"}, request="00000000000000000001-a")
+    study.enqueue({"x": 0.125, "c": "b"})
     study.enqueue({"x": 0.375})
-    study.enqueue({"x": 0.625}, request="00000000000000000002-b")
+    study.enqueue({"x": 0.625})
     study.recover("second:2")
     world.play(study)
     return study
@@ -170,7 +170,7 @@ def used() -> Study:
 def placed() -> Study:
     """A study whose jobs share two devices: some wait for one, one is measured and holds less, a controller dies."""
     world = World(41, failures=0.1)
-    study = fresh(make_spec(study="golden", packing={"devices": "cpu"}), MemoryJournal(), world)
+    study = fresh(make_spec(study="golden", packing={}), MemoryJournal(), world)
 
     def place(jobs: list[Job], memory: int = 2 * 10**9) -> None:
         study.note_placements(
@@ -230,7 +230,7 @@ def freed() -> Study:
 def beside() -> Study:
     """A packed study whose attempts say what was claimed of their device, and by how many jobs."""
     world = World(47, failures=0.1)
-    packing = {"devices": "gpu", "by": ["x"]}
+    packing = {"by": ["x"]}
     study = fresh(make_spec(study="golden", packing=packing), MemoryJournal(), world)
     gpu = {"architecture": "A100", "device": "GPU-5d4e", "share": (300, 6 * 10**9, 2000)}
     running = study.set_capacity(3)

@@ -120,6 +120,31 @@ def test_a_population_recorded_with_static_parameters_keeps_them() -> None:
     assert StudySpec.from_journal(recorded).plain() == study
 
 
+def test_a_packed_study_recorded_with_kept_processes_has_fresh_ones() -> None:
+    study = make_spec(packing=True).plain()
+    recorded = study | {"training": study["training"] | {"process": "kept"}}
+    assert StudySpec.from_journal(recorded).plain() == study
+    with pytest.raises(SpecError, match="training.process = kept, and packing: a process that waits"):
+        StudySpec.from_plain(recorded)
+
+
+def test_a_rerun_recorded_with_its_source_beside_the_record_keeps_both() -> None:
+    lines = (FOLDER / "every-event-format-1.jsonl").read_text().splitlines()
+    study = rerun_spec([decode_entry(line) for line in lines], "again").plain()
+    rest = {key: one for key, one in study["search"]["study_record"].items() if key != "source"}
+    recorded = study | {"search": {"method": "recorded", "source": "golden", "study_record": rest}}
+    assert StudySpec.from_journal(recorded).plain() == study
+
+
+def test_what_a_recorded_warm_start_tried_first_is_tried_first() -> None:
+    first, second = {"x": 0.25, "c": "a", "d": 1}, {"x": 0.5, "c": "b", "d": 2}
+    past = [{"params": second, "losses": {1: [0.3]}, "proposed": 1}, {"params": first, "losses": {3: [0.1]}}]
+    settings = {"studies": ["a"], "proposals": [first, second], "past": past}
+    warm = StudySpec.from_journal(make_spec().plain() | {"warm_start": settings}).warm_start
+    assert warm is not None and warm.proposals == [first, second]
+    assert [one.losses for one in warm.past or ()] == [{1: [0.3]}, {3: [0.1]}, {}]
+
+
 @pytest.mark.parametrize("name", ["further", "gangs-further"])
 def test_a_study_with_training_beyond_the_search_is_refused_in_one_sentence(name: str) -> None:
     lines = (FOLDER / "gone" / f"{name}-format-{FORMAT}.jsonl").read_text().splitlines()

@@ -42,8 +42,8 @@ def packed(folder: Path, greedy: list[int], **packing: Any) -> Packed:
         "cluster": {"kind": "local", "workers": 1},
     }
     demand = {"memory": SHARE, "compute": 20} | ({"cores": 0.1} if ON_CPU else {})
-    devices = {"devices": "cpu", "memory": {"CPU": "900MB"}} if ON_CPU else {"devices": "gpu"}
-    return Packed(folder, **study, packing={"by": ["greedy"], "demand": demand} | devices | packing)
+    memory = {"memory": {"CPU": "900MB"}} if ON_CPU else {}
+    return Packed(folder, **study, packing={"by": ["greedy"], "demand": demand} | memory | packing)
 
 
 def peak(event: JobCompleted | AttemptFailed) -> int:

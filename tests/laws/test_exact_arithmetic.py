@@ -16,12 +16,11 @@ from hpo_core.model.events import JobGranted, TrialStopped
 from hpo_core.pool.division import Member, divide, ideal_shares
 from hpo_core.search.asha import AshaSearch
 from hpo_core.search.evolution import Parents, TrialSession
-from hpo_core.search.hyperband import HyperbandSearch
 from hpo_core.search.method import Sample
 from hpo_core.search.pasha import PashaSearch
 from hpo_core.search.rungs import Ladder
 from hpo_core.search.search_settings import SearchContext
-from hpo_core.search.sha import ShaSearch
+from hpo_core.search.sha import HyperbandSearch, ShaSearch
 from tests.conftest import fresh, make_spec
 from tests.methods import facts
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hpo_core.model.devices.stated_demand import deciding_parameters
 from hpo_core.model.errors import SpecError
 from hpo_core.model.space import SearchSpace
 from hpo_core.packing.packed_run import objective_digest, shared_devices_of
 from hpo_core.packing.room import SharedDevice
+from hpo_core.spec.packing import deciding_parameters
 from hpo_core.study import Study
 from tests.conftest import make_spec
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
 from hpo_core.packing.estimates import Estimate, Estimates
 from hpo_core.packing.room import SharedDevice
+from hpo_core.spec.packing import StatedDemand
 
 GB = 10**9
 A100 = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * GB)

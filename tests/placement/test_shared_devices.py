@@ -9,13 +9,12 @@ import pytest
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
 from hpo_core.model.devices.measurement import Measurement, Usage
-from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.trial import Job, JobKey, Outcome, Report, Rung
 from hpo_core.packing.estimates import Estimates
 from hpo_core.packing.policies import POLICIES
 from hpo_core.packing.shared_devices import TELL_AFTER, SharedDevices
 from hpo_core.placement.placer import Placement
-from hpo_core.spec.packing import PackingSpec
+from hpo_core.spec.packing import PackingSpec, StatedDemand
 
 GB = 1_000_000_000
 QUARTER = {"memory": "10GB"}

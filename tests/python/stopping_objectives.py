@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 
 import hpo_core as hpo
-from hpo_core.integrations.epochs import EpochSteps
+from hpo_core.integrations import EpochSteps
 
 
 def note(trial_number: int, step: int, folder: str) -> None:

@@ -155,7 +155,7 @@ def test_callbacks_see_every_report_and_can_hurt_nothing() -> None:
 
 def test_jobs_that_share_a_device_get_a_part_of_it(tmp_path: Path) -> None:
     """Once they were placed as if each had a slot of its own: nothing kept them from taking more than there is."""
-    shared = hpo.Packing(devices="cpu")
+    shared = hpo.Packing()
     hpo.tune(
         train, SPACE, metric="loss", max_trials=2, name="packed", packing=shared, home=tmp_path, **KEPT | {"workers": 2}
     )

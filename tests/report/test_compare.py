@@ -40,7 +40,7 @@ def groups(*studies: list[Entry]) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"warm_start": {"studies": ["earlier"], "proposals": []}}, {"training": {"timeout": 60.0}}],
+    [{"warm_start": {"studies": ["earlier"], "past": []}}, {"training": {"timeout": 60.0}}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_studies_that_began_or_trained_otherwise_are_no_repeats(changes: dict[str, object]) -> None:
@@ -52,7 +52,7 @@ def test_repeats_may_be_tracked_elsewhere_and_begin_from_one_past() -> None:
 
     def warm(*numbers: int) -> dict[str, object]:
         past = [{"params": {"x": 0.5, "c": "b"}, "losses": {1: [float(number)]}} for number in numbers]
-        return {"studies": ["earlier"], "proposals": [], "past": past}
+        return {"studies": ["earlier"], "past": past}
 
     first = entries("digits-1", 1, warm_start=warm(1), tracking={"mlflow": "off"})
     assert groups(first, entries("digits-2", 2, warm_start=warm(2, 3))) == [["digits-1", "digits-2"]]

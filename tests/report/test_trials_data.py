@@ -113,7 +113,7 @@ def test_the_file_is_written_anew_where_the_journal_has_grown(tmp_path: Path) ->
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_follows_a_study_until_it_is_interrupted(how: signal.Signals, tmp_path: Path) -> None:
     played_study(tmp_path, spec_of("random"), steps=2)
-    command = [sys.executable, "-m", "hpo_core.cli", "report", "world", "--live", "--home", str(tmp_path)]
+    command = [sys.executable, "-m", "hpo_flows", "report", "world", "--live", "--home", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     try:
         assert " follows world. Ctrl-C ends that" in process.stdout.readline()

@@ -102,12 +102,13 @@ def test_the_console_prints_no_escape_sequence_from_text() -> None:
 def test_hpo_show_list_and_export_print_no_control_characters(hpo: Runner) -> None:
     journal = Home(hpo.home).open_journal()
     study = nasty_study(journal)
+    nasty_study(journal, "other")
     recorded = _entries(study)
     journal.close()
     said = hpo("show", "nasty") + hpo("status", "nasty") + hpo("list") + hpo("audit", "nasty")
     for trial in range(len(study.state.trials)):
         said += hpo("show", "nasty", "--trial", str(trial))
-    said += hpo("compare", "nasty") + hpo("show", "no\x1b[2Jsuch", code=2)
+    said += hpo("compare", "nasty", "other") + hpo("show", "no\x1b[2Jsuch", code=2)
     assert not BAD.search(said.replace("\n", "")), BAD.search(said.replace("\n", ""))
     assert "\\x1b[2J" in said and not [line for line in said.splitlines() if line.startswith("second line")]
     exported = hpo("export", "nasty")

@@ -68,15 +68,7 @@ FEATURES = {
         command="project",
     ),
     "gangs": Feature(("hpo_core/gangs",), ((ON_REQUEST, '"gangs"'),)),
-    "Optuna": Feature(
-        ("hpo_core/optuna",),
-        (
-            (ON_REQUEST, '"Optuna"'),
-            ("hpo_core/cli/app.py", '"space": space'),
-            ("hpo_core/cli/app.py", "space_command"),
-        ),
-        command="space",
-    ),
+    "Optuna": Feature(("hpo_core/optuna",), ((ON_REQUEST, '"Optuna"'),)),
     "packing": Feature(
         ("hpo_core/packing",),
         (

@@ -92,8 +92,8 @@ def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
         for resource in curve
     ]
     search = {
-        "method": "recorded", "source": "hand",
-        "study_record": {"grants": grants, "params": [{"x": 0.5, "c": "b"}] * len(curves)},
+        "method": "recorded",
+        "study_record": {"source": "hand", "grants": grants, "params": [{"x": 0.5, "c": "b"}] * len(curves)},
     }  # fmt: skip
     study = Study.create(make_spec(search=search, **changes), journal, clock=clock)
     Simulation(

@@ -218,19 +218,6 @@ def share(capacity: int, **changes: Any) -> Portion:
     return Portion(memory=capacity, capacity=capacity, **given)
 
 
-def test_each_attempt_has_the_memory_of_its_share(bench: Bench) -> None:
-    """The process may take as much again as before: what an attempt has freed is not counted against the next."""
-    processes = set()
-    for _ in range(3):
-        report = bench.run("take", size=150 * MB, portion=share(200 * MB))
-        assert report.outcome is Outcome.COMPLETED, report
-        processes.add(bench.waiting)
-    assert len(processes) == 1 and 0 not in processes
-    report = bench.run("take", size=300 * MB, portion=share(200 * MB))
-    assert report.outcome is Outcome.OUT_OF_MEMORY
-    assert bench.run("take", size=150 * MB, portion=share(200 * MB)).outcome is Outcome.COMPLETED
-
-
 def test_what_an_attempt_used_is_its_own(bench: Bench) -> None:
     big = bench.run("take", size=200 * MB)
     busy = bench.run("burn")

@@ -219,38 +219,3 @@ def test_a_process_whose_context_broke_while_it_waited_is_replaced(worker: Worke
     worker.run(1)
     (second,) = worker.waiting
     assert second != first and gone(first) and worker.driver.contexts() == [first, second]
-
-
-@pytest.mark.slow
-def test_an_attempt_that_begins_on_a_shared_device_has_as_much_ended_as_it_takes(worker: Worker) -> None:
-    """Four processes wait with 4 GiB each; others may take 4, then 10 GiB, then all."""
-
-    threads = [
-        threading.Thread(
-            target=worker.run, args=(number,), kwargs={"portion": share(), "function": "train_beside_others"}
-        )
-        for number in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(worker.waiting) == 4
-    worker.run(5, portion=share(4 * GIB))
-    assert len(worker.waiting) == 4, "in the place of one that waited"
-    worker.run(6, portion=share(4 * GIB, device="GPU-b"))
-    first = set(worker.waiting)
-    assert len(first) == 4, "one of them ended for a process on another GPU"
-    worker.run(7, portion=share(10 * GIB), study="t")
-    assert len(worker.waiting) <= 3
-    worker.run(8, portion=share(60 * GIB, alone=True), study="u")
-    on_b = [int(words[0]) for words in worker.driver.events("context") if words[1] == "GPU-b"]
-    assert len(worker.waiting) == 2 and set(worker.waiting) >= {pid for pid in on_b if not gone(pid)}
-
-
-def test_a_job_on_a_slot_has_the_process_of_another_study_ended(worker: Worker) -> None:
-    """Slots of a worker are of one GPU: as many processes hold it as the worker has slots."""
-    worker.run(0)
-    (first,) = worker.waiting
-    worker.run(0, study="t", function="stub_gpu_objectives:train_on_processor", process="fresh")
-    assert gone(first) and not worker.waiting

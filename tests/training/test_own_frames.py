@@ -22,7 +22,7 @@ def fit(callback, depth=12):
 """
 OBJECTIVE = """
 import loops_of_a_library
-from hpo_core.integrations.epochs import refuse
+from hpo_core.integrations import refuse
 
 def refused(trial):
     loops_of_a_library.fit(lambda: refuse((True, "EarlyStopping: it ends the training. Drop it.")))

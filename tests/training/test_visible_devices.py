@@ -73,13 +73,13 @@ def test_memory_of_a_gpu_is_told_by_study(driver: Callable[[Any], None]) -> None
     with ExitStack() as stack:
         first, second = stack.enter_context(holding(1)), stack.enter_context(holding(1))
         driver((card(10 * GIB, ((first, 3 * GIB), (second, 6 * GIB), (1, GIB))),))
-        seen = look(DeviceWatch("gpu", lambda: {"/a": [first], "/b": [second]}))
+        seen = look(DeviceWatch(lambda: {"/a": [first], "/b": [second]}))
     assert seen["GPU-a"]["own"] == {"/a": 3 * GIB, "/b": 6 * GIB}
 
 
 def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driver: Callable[[Any], None]) -> None:
     own: dict[str, list[int]] = {}
-    watch = DeviceWatch("gpu", lambda: own)
+    watch = DeviceWatch(lambda: own)
     driver((card(GIB),))
     assert look(watch)["GPU-a"]["own"] == {}
     own |= {"/a": [os.getpid()], "/b": [os.getppid()]}
@@ -88,7 +88,7 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
 
 
 def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:
-    watch = DeviceWatch("auto", dict)
+    watch = DeviceWatch(dict)
     driver((card(GIB),))
     assert list(look(watch)) == ["GPU-a"]
     driver(())
@@ -117,21 +117,21 @@ def test_processors_are_offered_where_there_is_no_gpu(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
     for answer in (NoNvmlError("the driver is not loaded"), ()):
         driver(answer)
-        assert [name.partition(":")[0] for name in look(DeviceWatch("auto", dict))] == names
+        assert [name.partition(":")[0] for name in look(DeviceWatch(dict))] == names
 
 
 def test_a_worker_with_a_gpu_of_its_own_tells_of_that_alone(
     driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By number or UUID, whatever this process sees itself."""
-    watches: dict[tuple[str, str], DeviceWatch] = {}
+    watches: dict[str, DeviceWatch] = {}
     monkeypatch.setattr(visible_devices, "_watches", watches)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     driver((card(GIB), msgspec.structs.replace(card(GIB, uuid="GPU-b"), index=1)))
     try:
         for gpu in ("0", "GPU-b"):
-            assert watch_devices("gpu", dict, gpu) == ""
-        told = {gpu: {name for seen in seen_devices(gpu).values() for name in seen} for gpu in ("0", "GPU-b", "")}
+            assert watch_devices(dict, gpu) == ""
+        told = {gpu: set(seen_devices(gpu) or ()) for gpu in ("0", "GPU-b", "")}
         assert told == {"0": {"GPU-a"}, "GPU-b": {"GPU-b"}, "": set()}
     finally:
         for watch in watches.values():
@@ -141,25 +141,24 @@ def test_a_worker_with_a_gpu_of_its_own_tells_of_that_alone(
 def test_a_watch_that_nobody_asks_ends_and_begins_again_for_the_next_study(
     driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watches: dict[tuple[str, str], DeviceWatch] = {}
+    watches: dict[str, DeviceWatch] = {}
     monkeypatch.setattr(visible_devices, "_watches", watches)
     monkeypatch.setattr(visible_devices, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(visible_devices, "UNASKED_SECONDS", -1.0)
     driver((card(GIB),))
-    assert watch_devices("gpu", dict) == ""
-    first = watches["gpu", ""]
+    assert watch_devices(dict) == ""
+    first = watches[""]
     assert eventually(lambda: not first.keep_on()) and not seen_devices()
     monkeypatch.setattr(visible_devices, "UNASKED_SECONDS", 600.0)
     try:
-        assert watch_devices("gpu", dict) == "" and watches["gpu", ""] is not first
-        assert set(seen_devices()["gpu"]) == {"GPU-a"}
+        assert watch_devices(dict) == "" and watches[""] is not first
+        assert set(seen_devices() or ()) == {"GPU-a"}
     finally:
-        watches["gpu", ""].stop()
+        watches[""].stop()
 
 
-@pytest.mark.parametrize("kind", ["gpu", "auto", "cpu"])
 def test_a_look_that_fails_is_a_miss_and_said_once(
-    kind: str, driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken: list[Exception] = [OSError("unknown error")]
 
@@ -170,7 +169,7 @@ def test_a_look_that_fails_is_a_miss_and_said_once(
 
     monkeypatch.setattr(visible_devices, "LOOK_SECONDS", 0.001)
     driver((card(GIB),))
-    watch = DeviceWatch(kind, own)
+    watch = DeviceWatch(own)
     watch.start()  # the first look fails
     try:
         assert (watch.seen, watch.problem) == ({}, "Looking at the devices failed: OSError: unknown error")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from distributed.comm.addressing import get_address_host
 
-from hpo_core.model.devices.inventory import WAITING, Capacity, Device, HeldPartitions, Inventory, SeenDevice
+from hpo_core.model.devices.inventory import Capacity, Device, HeldPartitions, Inventory, SeenDevice
 from hpo_core.model.trial import Doubt
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.worker_facts import WorkerFacts, WorkerQuestions
@@ -43,7 +43,7 @@ class ClusterRoom:
         elif asked.computers:
             self._places = self._computers
         else:
-            self._places = self._one_place if asked.devices is None else self._devices
+            self._places = self._devices if asked.devices else self._one_place
         self._lost_ranks: dict[str, float] = {}
         """Moment until which a worker that lost a rank is doubted, by its address."""
         self._lost_units: dict[tuple[str, str], int] = {}
@@ -132,16 +132,13 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     """
     first: dict[str, SeenDevice] = {}
     own: dict[str, int] = {}
-    waiting: dict[str, int] = {}
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
             mine = facts.own.get(folder, 0)
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
-            idle = facts.own.get(WAITING, 0)  # the worker that gets the job can end those of its own process alone
-            waiting[name] = min(waiting.get(name, idle), idle)
     devices = [
-        Device(name, most, _capacity(first[name], own[name] + waiting[name]))
+        Device(name, most, _capacity(first[name], own[name]))
         for name in sorted(first, key=lambda name: (first[name].node, first[name].boot, name))
     ]
     return Inventory(tuple(devices))

@@ -208,12 +208,12 @@ class DaskExecutor:
                 "where the workers look (data.folder, or HPO_PARTITION_FOLDER on the worker), or start workers that "
                 "hold them."
             )
-        if room.asked.devices is not None and not self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS):
+        if room.asked.devices and not self._wait(lambda: bool(room.inventory().devices), DEVICE_SECONDS):
             raise ClusterError(
-                f"packing.devices = {room.asked.devices!r}: no worker saw a device that jobs can share in "
+                f"packing: no worker saw a device that jobs can share in "
                 f"{DEVICE_SECONDS:.0f} s. See that nvidia-smi works where the workers run, that nvidia-ml-py is "
                 "installed there (pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share "
-                "processors (packing.devices: cpu), or drop packing."
+                "processors (start the workers with CUDA_VISIBLE_DEVICES=), or drop packing."
             )
 
     def _missing_partitions(self) -> list[str]:
@@ -282,7 +282,7 @@ class DaskExecutor:
 
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
-        if self._kind.may_hold_attempts:
+        if not self._kind.in_this_process:
             self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
     def follow(self, demand: Callable[[int], int]) -> None:
@@ -383,13 +383,12 @@ class DaskExecutor:
         self._abandoned.set()
         objective = placed(self._spec.objective or "", self._folder)
         study = self._folder, objective, tuple(self._spec.pythonpath)
-        in_this_process = self._kind.serves_others and self._kind.cluster is not None
         if self._connection is not None:
             self._watch.stop()
-            if not self._kind.serves_others:
+            if self._kind.is_ours and not self._kind.in_this_process:
                 self._run_on_each(close_all_children, seconds=CLOSE_SECONDS)
             else:
-                if in_this_process:
+                if self._kind.in_this_process:
                     trainers.close_all(self._folder)
                 self._run_on_each(forget_study, self._spec.study, *study, self._shared, seconds=2 * CLOSE_SECONDS)
             self._kept = None
@@ -397,7 +396,7 @@ class DaskExecutor:
                 self._connection.client.close(timeout=CLOSE_SECONDS / 2)
             self._connection = None
         self._kind.close()
-        if in_this_process:  # an attempt may have begun meanwhile
+        if self._kind.in_this_process:  # an attempt may have begun meanwhile
             trainers.close_all(self._folder)
             trainers.forget(*study)
         while self._restore:

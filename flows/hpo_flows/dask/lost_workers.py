@@ -148,7 +148,7 @@ class ClusterWatch:
         self._running = {
             key: self._running.get(key) or self._stopwatch() for facts in seen.values() for key in facts.executing
         }
-        is_asked = self._asked.devices is not None or bool(self._asked.partitions)
+        is_asked = self._asked.devices or bool(self._asked.partitions)
         for address, facts in seen.items():
             worker = self._workers.get(address)
             if worker is None:

@@ -226,14 +226,14 @@ async def tell_with_heartbeats(asked: WorkerQuestions, dask_worker: distributed.
     if asked.partitions:
         await asyncio.to_thread(watch_partitions, asked.folder, asked.partition_folder, asked.partitions)
         dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
-    if asked.devices is not None:
+    if asked.devices:
         own = partial(trainers.processes, gpu)
-        problem = await asyncio.to_thread(watch_devices, asked.devices, own, gpu)
+        problem = await asyncio.to_thread(watch_devices, own, gpu)
         dask_worker.metrics[DEVICES] = lambda _: seen_devices(gpu)
         dask_worker.metrics[USAGES] = lambda _: trainers.usages(address)
     await dask_worker.heartbeat()
     if asked.mps:
-        seen = [name for devices in seen_devices(gpu).values() for name, facts in devices.items() if facts["gpu"]]
+        seen = [name for name, facts in (seen_devices(gpu) or {}).items() if facts["gpu"]]
         no_mps = await asyncio.to_thread(why_off, seen)
     return problem, no_mps
 

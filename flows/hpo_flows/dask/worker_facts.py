@@ -22,7 +22,7 @@ _ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
 METRIC = "hpo_beats"
 """Dask metric with :func:`hpo_core.training.worker.TrainerPool.heartbeats`."""
 DEVICES = "hpo_devices"
-"""Dask metric with :func:`hpo_core.training.visible_devices.seen_devices`, by kind (``packing.devices``)."""
+"""Dask metric with :func:`hpo_core.training.visible_devices.seen_devices`."""
 USAGES = "hpo_usages"
 """Dask metric with :func:`hpo_core.training.worker.TrainerPool.usages`."""
 PARTITIONS = "hpo_partitions"
@@ -65,8 +65,8 @@ class WorkerQuestions(NamedTuple):
 
     folder: str
     """Folder of the study."""
-    devices: str | None = None
-    """Kind of the devices that jobs share (``packing.devices``); None: they share none."""
+    devices: bool = False
+    """True if jobs share devices (``packing``)."""
     mps: bool = False
     partitions: tuple[PartitionFile, ...] = ()
     """Partitions that models hop over, those of validation last."""
@@ -81,7 +81,7 @@ class WorkerQuestions(NamedTuple):
         """Questions that a study has for its workers."""
         return cls(
             folder,
-            devices=spec.shared_devices,
+            devices=spec.packs,
             mps=spec.uses_mps,
             partitions=spec.partitions,
             partition_folder=spec.partition_folder,
@@ -90,9 +90,7 @@ class WorkerQuestions(NamedTuple):
         )
 
     def is_answered_by(self, facts: WorkerFacts) -> bool:
-        return (self.devices is None or facts.devices is not None) and (
-            not self.partitions or facts.partitions is not None
-        )
+        return (not self.devices or facts.devices is not None) and (not self.partitions or facts.partitions is not None)
 
 
 def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:
@@ -115,10 +113,6 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
 def decoded_facts(sent: tuple[Any, ...], asked: WorkerQuestions) -> WorkerFacts:
     """Decode a value of :func:`facts_of_workers`; what a worker of another version tells otherwise is left out."""
     threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
-    of_kind = devices.get(asked.devices) if isinstance(devices, dict) else None
-    seen = None if of_kind is None else _fitting(of_kind, SeenDevice)
-    if seen is not None and asked.devices == "gpu":
-        seen = {name: device for name, device in seen.items() if device.gpu}
     try:
         held = ToldPartitions(
             *msgspec.convert(partitions[asked.folder], tuple[frozenset[int], dict[str, str], int, bool])
@@ -131,7 +125,7 @@ def decoded_facts(sent: tuple[Any, ...], asked: WorkerQuestions) -> WorkerFacts:
         keys,
         executing,
         _fitting(heartbeats, int),
-        devices=seen,
+        devices=None if devices is None else _fitting(devices, SeenDevice),
         usages=_fitting(usages, Usage),
         partitions=held,
     )

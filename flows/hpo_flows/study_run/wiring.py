@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import RunParts
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -47,7 +46,6 @@ def wire(
         executor=cluster,
         meter=cluster,
         threads=cluster.room.threads,
-        ticks=[EnqueueRequests(study, folder).on_tick],
     )
     cluster.follow(study.demand)
     parts.news(cluster.news)

@@ -137,15 +137,10 @@ class Inventory(msgspec.Struct, frozen=True):
     def of_shared(cls, jobs: int, devices: int) -> Inventory:
         """The inventory of a packed study: so many jobs, on so many devices that these share.
 
-        >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).shared_devices
-        (12, 2)
+        >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).devices[0].name
+        (12, '2 shared devices')
         """
         return cls.of(jobs, f"{devices} shared device{'' if devices == 1 else 's'}")
-
-    @property
-    def shared_devices(self) -> int:
-        first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
-        return int(first) if first.isdecimal() else 0
 
     @property
     def workers(self) -> int:
@@ -207,10 +202,6 @@ def _rounded(amount: int, digits: int) -> str:
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-WAITING = ""
-"""Stands for the folder of a study: for processes that wait for an attempt, and end for one that begins there."""
-
-
 class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One look at a device; sent with the heartbeats of a worker."""
 
@@ -225,7 +216,7 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used: _Amount
     """Bytes in use, by whomever."""
     own: dict[str, _Amount] = {}
-    """Bytes of them that attempts of this worker use, by folder of their study. Those of ``WAITING`` are free."""
+    """Bytes of them that attempts of this worker use, by folder of their study."""
     by_growth: bool = False
     """True if ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
     cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]

@@ -118,7 +118,7 @@ class AttemptProcess:
             os.close(self._process.orders)
         self._progress.start()
         if request.portion is not None:
-            apply_portion(request.portion, request.setup.threads, again=self._process.stays)
+            apply_portion(request.portion, request.setup.threads)
         whole: list[str] = []
         ask = self._ask if request.asks else None
         report = run_attempt(self._function, request, self._progress, log=whole.append, ask=ask)
@@ -158,8 +158,6 @@ class AttemptProcess:
         self._attempts += 1
         if report.outcome not in RESULTS:
             return False
-        if request.portion is not None and request.portion.gpu and not _HOARDERS.isdisjoint(sys.modules):
-            return False  # the next attempt may have a smaller part of the GPU
         clean = kept.put_back()
         flush_streams()
         _libc.fflush(None)
@@ -182,10 +180,6 @@ _STACK_SIGNALS = signal.valid_signals() - {
 """Signals at which a training function may have stacks written."""
 
 
-_HOARDERS = frozenset({"jax", "tensorflow", "cupy"})
-"""Libraries that give the memory of a GPU back when their process ends."""
-
-
 def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
@@ -194,7 +188,7 @@ _pools: Any = None
 """Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing."""
 
 
-def apply_portion(portion: Portion, threads: int | None, *, again: bool = False) -> None:
+def apply_portion(portion: Portion, threads: int | None) -> None:
     """Limit this process, and what it will start, to its portion of a device.
 
     A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
@@ -202,7 +196,6 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
 
     Args:
         threads: to compute with, where the study says so; None: as many as the portion has cores.
-        again: whether that must be possible again, for the next attempt.
     """
     if portion.gpu:
         os.environ.update(gpu_environment(portion))
@@ -218,7 +211,7 @@ def apply_portion(portion: Portion, threads: int | None, *, again: bool = False)
             _pools.limit(limits=wanted)
     most, hard = data_size() + portion.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard if again else most))
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def _limit_torch(portion: Portion) -> None:

@@ -110,11 +110,6 @@ def demand_of(request: JobRequest) -> tuple[object, ...]:
     return request.setup.study, request.setup.folder, request.setup.process, request.setup.threads, device, gang
 
 
-def device_of(request: JobRequest) -> str:
-    """Name of the device that the attempt has a part of; empty: whatever its worker has."""
-    return "" if request.portion is None else request.portion.device
-
-
 def gpu_environment(portion: Portion) -> dict[str, str]:
     """Variables that CUDA reads when it is first used.
 

@@ -26,7 +26,7 @@ from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.assembly import THREAD_VARIABLES
-from hpo_core.training.child.child_process import ANSWER_SECONDS, continues, demand_of, device_of
+from hpo_core.training.child.child_process import ANSWER_SECONDS, continues, demand_of
 from hpo_core.training.child.messages import (
     Cancel,
     Finished,
@@ -44,7 +44,7 @@ from hpo_core.training.child.messages import (
     frame,
 )
 from hpo_core.training.child.meter import GpuMeter
-from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged, process_state
+from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 from hpo_core.training.request import JobRequest
 
 ENVIRONMENT = {
@@ -153,8 +153,8 @@ class Trainer:
     def distance(self, request: JobRequest) -> float:
         """The distance from serving an attempt; the nearest trainer takes it.
 
-        0: a process waits for such an attempt; 1: none stayed; 2: one waits that must end first; 3: on another device;
-        infinite: one waits for the next job of another trial.
+        0: a process waits for such an attempt; 1: none stayed; 2: one waits that must end first; infinite: one waits
+        for the next job of another trial.
         """
         asked, waiting = self.asks_for(), self.waiting
         if waiting is None:
@@ -162,21 +162,7 @@ class Trainer:
         last = waiting.last
         if asked is not None:
             return 0 if last.setup.folder == request.setup.folder and continues(asked, request) else math.inf
-        if demand_of(last) == demand_of(request):
-            return 0
-        return 2 if device_of(last) == device_of(request) else 3
-
-    @property
-    def idle(self) -> JobRequest | None:
-        """Last request of a process that waits for any attempt like it; None: none waits."""
-        waiting = self.waiting
-        if waiting is None or self.asks_for() is not None or not process_state(waiting.pid):
-            return None
-        return waiting.last
-
-    def end_idle(self) -> None:
-        if (waiting := self.waiting) is not None:
-            self._send(Cancel(*waiting.last.job.key))
+        return 0 if demand_of(last) == demand_of(request) else 2
 
     def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.

@@ -39,6 +39,7 @@ def security_of(cluster: AddressClusterSpec) -> Security | None:
 class RunningScheduler(ClusterKind[AddressClusterSpec]):
     """Joins a scheduler; scheduler and workers belong to others and are never ended or replaced."""
 
+    is_ours = False
     _news = ""
 
     def create(self) -> Any:
@@ -69,10 +70,6 @@ class RunningScheduler(ClusterKind[AddressClusterSpec]):
     def news(self) -> str:
         news, self._news = self._news, ""
         return news
-
-    @property
-    def is_ours(self) -> bool:
-        return False
 
     @property
     def dashboard(self) -> bool:

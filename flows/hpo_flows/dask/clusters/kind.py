@@ -17,7 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import dask
 import distributed
@@ -173,6 +173,13 @@ class ClusterKind(ABC, Generic[Settings]):
         folder: absolute study folder; logs, keys and scratch files of a cluster go below it.
     """
 
+    is_ours: ClassVar[bool] = True
+    """False: scheduler and workers belong to others."""
+    in_this_process: ClassVar[bool] = False
+    """True if scheduler and workers are threads of the study's process, which other studies may share."""
+    wait_seconds: ClassVar[float] = 60.0
+    """Longest wait for workers at the start."""
+
     def __init__(self, settings: Settings, study: str, folder: str) -> None:
         self.settings = settings
         self.study = study
@@ -214,24 +221,8 @@ class ClusterKind(ABC, Generic[Settings]):
         return os.environ.get("HPO_DASK_DASHBOARD", "0") not in ("", "0")
 
     @property
-    def is_ours(self) -> bool:
-        return True
-
-    @property
     def starting_workers(self) -> int:
         return 1
-
-    @property
-    def wait_seconds(self) -> float:
-        return 60.0
-
-    @property
-    def may_hold_attempts(self) -> bool:
-        return True
-
-    @property
-    def serves_others(self) -> bool:
-        return self.cluster is None
 
     def connect(self) -> Any:
         """Start the cluster and return a client of its scheduler.

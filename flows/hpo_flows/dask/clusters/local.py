@@ -23,6 +23,8 @@ class ThreadKind(ClusterKind[Settings]):
     so threads only wait for it, and they start in a tenth of the time that worker processes take.
     """
 
+    in_this_process = True
+
     @abstractmethod
     def workers(self) -> dict[Any, dict[str, Any]]:
         """Options of each :class:`LocalWorker`, by its name: ``nthreads`` (by default 1) are its slots."""
@@ -45,14 +47,6 @@ class ThreadKind(ClusterKind[Settings]):
     @property
     def starting_workers(self) -> int:
         return sum(worker.state.nthreads for worker in self.cluster.workers.values())
-
-    @property
-    def may_hold_attempts(self) -> bool:
-        return False
-
-    @property
-    def serves_others(self) -> bool:
-        return True
 
     async def replace_worker(self, client: Any, address: str) -> None:
         scheduler, name = self.cluster.scheduler, self.cluster.scheduler.workers[address].name

@@ -63,6 +63,9 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
     The key of the cluster's certificate lies in a file of the study's folder that its owner alone can read.
     """
 
+    wait_seconds = math.inf
+    """As long as the queue takes: ``squeue --me --start`` estimates when jobs begin."""
+
     def __init__(self, settings: SlurmClusterSpec, study: str, folder: str) -> None:
         super().__init__(settings, study, folder)
         self._refused: dict[Any, tuple[float, str]] = {}
@@ -114,11 +117,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         refused = list(self._refused.values())
         if len(refused) >= max(1, self.wanted):
             raise ClusterError(f"Study {self.study!r} was not started: {refused[-1][1]}.")
-
-    @property
-    def wait_seconds(self) -> float:
-        """As long as the queue takes: ``squeue --me --start`` estimates when jobs begin."""
-        return math.inf
 
     def news(self) -> str:
         """A new reason for which Slurm refused a job; a minute later the job is submitted again."""
