@@ -13,9 +13,8 @@ from hpo_core.pool.seat import PoolSeat, Terms
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 from tests.contract_suites.executor_contract import ExecutorContract
-from tests.contracts.test_pools import Claiming
 from tests.flows.conftest import ROOT
-from tests.sharing.in_memory import MemoryPools
+from tests.sharing.in_memory import MemoryPools, Wants
 
 
 def test_what_is_held_for_a_time_is_lost_while_the_machine_sleeps(
@@ -25,7 +24,7 @@ def test_what_is_held_for_a_time_is_lost_while_the_machine_sleeps(
     executor = DaskExecutor(
         make_spec(objective="tests.flows.objectives:good", cluster={"kind": "local"}), str(tmp_path)
     )
-    seat = PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Claiming())
+    seat = PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Wants(wanted=100))
     seat.exchange(executor.now(), range(8))
     assert len(seat.open(executor.now())) == 8
     awake = time.clock_gettime
