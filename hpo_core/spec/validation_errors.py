@@ -256,7 +256,8 @@ def _unknown_tag(context: Mapping[str, Any]) -> str:
     key, tag = str(context["discriminator"]).strip("'"), str(context["tag"])
     if tag in GONE_KINDS:
         return f"{key} = {shown(tag)} is gone: {GONE_KINDS[tag]}"
-    return f"{key} = {shown(tag)} is unknown: {listed_and_meant(tag, _quoted(str(context['expected_tags'])))}"
+    offered = [one for one in _quoted(str(context["expected_tags"])) if one not in BY_NAME or BY_NAME[one].offered]
+    return f"{key} = {shown(tag)} is unknown: {listed_and_meant(tag, offered)}"
 
 
 def _quoted(text: str) -> list[str]:
