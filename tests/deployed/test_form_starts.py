@@ -78,7 +78,7 @@ def test_every_method_is_filled_in_and_runs(tab: str, deployed: Deployed, page_i
 
 ADVANCED: dict[str, Any] = {
     "packing": {"policy": "worst_fit", "memory": "1GB", "demand": {"memory": "200MB", "cores": 0.1}},
-    "share": {"pool": "cpu", "weight": 2},
+    "stop": {"seconds": 600},
 }
 HOPPING: dict[str, Any] = {
     "data": {"partitions": "part-*.npz", "validation": "val-*.npz", "load": "tests.hopping.hopping_objectives:load"}
@@ -105,7 +105,7 @@ def test_packing_and_hopping_are_asked_for_as_in_a_study_file(
     spec = recorded(deployed, name)
     assert "clean" in deployed.hpo("audit", name).stdout
     if name == "packed":
-        assert spec["packing"]["policy"] == "worst_fit" and spec["share"]["weight"] == 2.0
+        assert spec["packing"]["policy"] == "worst_fit" and spec["stop"]["seconds"] == 600
         shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
         jobs = [one for one in shown if one["name"].startswith("trial ")]
         assert len(jobs) == 3 and all(" on cpu:" in one["state"]["message"] for one in jobs)
