@@ -35,7 +35,7 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
-    assert [row["studies"] for row in facts["groups"] if row["group"] == "cmp-1"] == [2]
+    assert [row["studies"] for row in facts["groups"] if row["group"] == "cmp"] == [2]
 
     names = {item["key"] for item in api(hpo, "artifacts/filter", {"limit": 200})}
     assert "cmp-1-cmp-2-full-compared" in names

@@ -95,7 +95,7 @@ def drain_until(hpo: Runner, terminal: int, process: subprocess.Popen[bytes], en
 @pytest.mark.parametrize("whom", ["leader", "group"])
 def test_the_end_of_its_terminal_halts_a_study_in_order(whom: str, hpo: Runner) -> None:
     """The kernel tells the leader of the session; a shell tells each of its jobs, workers included."""
-    search = SEARCH | {"configs": 24}
+    search = SEARCH | {"configs": 72}
     terminal, output = pty.openpty()
     process = started(hpo, ["-m", "hpo_flows", "tune", str(hpo.study("slow", search=search))], output)
     os.close(output)
@@ -111,7 +111,7 @@ def test_the_end_of_its_terminal_halts_a_study_in_order(whom: str, hpo: Runner) 
     assert state.halted is not None and state.halted.reason == "interrupted"
     assert not [failure for trial in state.trials for failure in trial.failures if failure.outcome is Outcome.LOST]
     hpo("resume", "toy", "--no-prefect")
-    assert is_finished(hpo, 24)
+    assert is_finished(hpo, 72)
 
 
 @pytest.mark.slow
