@@ -129,7 +129,7 @@ def test_the_first_search_followed_to_the_letter(reader: Reader) -> None:
             else:
                 said = reader.run(command)
                 if command == "hpo resume sine":
-                    assert "sine finished: 90 trials" in said
+                    assert "sine finished: 330 trials" in said
         if comment == "interrupted" and "hpo ui" in text:
             assert re.search(r"Prefect: http\S+ \(password \S+\)\nMLflow:  http\S+ \(user hpo, password", said)
     assert "status: finished" in said or "finished" in said, said
