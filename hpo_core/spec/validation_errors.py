@@ -166,6 +166,9 @@ _TAGS = {
 }
 """Names of methods, parameter types and cluster kinds, and of a range of workers."""
 
+_PARSER = re.compile(", unable to parse string as an? [a-z]+")
+"""Part of Pydantic's messages that tells of its parser."""
+
 _UNION = "union"
 """Type of the one error that stands for those of all forms."""
 
@@ -185,7 +188,7 @@ def explain(
     every = _one_for_each_union(error.errors(include_url=False), data)
     for item in every[: limits.ERROR_LINES]:
         place = _without_tags(item["loc"], data)
-        message = item["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
+        message = _PARSER.sub("", item["msg"].removeprefix("Value error, "))
         if item["type"] == "extra_forbidden":
             message = words_of_gone(place, item["loc"]) or _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
         elif item["type"] == "missing":

@@ -48,7 +48,8 @@ def test_deployments_without_prefect(
 ) -> None:
     """Whoever has no Prefect cannot start the server that they are asked for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    for name in ("PREFECT_HOME", "HPO_HOME", "HPO_IMPORT_FOLDERS", register.WORKER):  # the worker sets the last three
+        monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr(register, "find_spec", lambda name: None, raising=False)
     words, code = told(capsys, monkeypatch, command)
     assert "pip install 'hpo-core[flows]'" in words and code == 1
