@@ -54,8 +54,8 @@ def refuse_missing(setting: str, objective: str, folders: Sequence[str]) -> None
             return  # a package may look for its modules elsewhere
         raise SpecError(no_module(setting, objective, module, folders or ["."])) from None
     names = None if source is None else source.names()
-    if names is not None and function not in names:
-        raise SpecError(no_function(setting, objective, names))
+    if source is not None and names is not None and function not in names:
+        raise SpecError(no_function(setting, objective, filter(source.definition, names)))
 
 
 def no_function(setting: str, objective: str, found: Iterable[str]) -> str:

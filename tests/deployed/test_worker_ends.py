@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -36,7 +37,7 @@ def worker_of(deployed: Deployed) -> Iterator[subprocess.Popen[bytes]]:
     with (deployed.folder / "worker.log").open("ab") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "hpo_flows", "worker"],
-            env=deployed.environment, cwd=deployed.folder, stdout=log, stderr=log,
+            env=deployed.environment, cwd=deployed.folder, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
         yield worker
@@ -61,7 +62,9 @@ def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, n
     run = alone.start("tune-file", file="slow.yaml", name=f"told-{number}")
     with worker_of(alone) as worker:
         study, processes = alone.begun(run, 3)
-        worker.send_signal(number)
+        for _ in range(2 if number is signal.SIGINT else 1):  # Ctrl-C, and again: a terminal tells the whole group
+            (worker.send_signal if number is signal.SIGTERM else partial(os.killpg, worker.pid))(number)
+            time.sleep(1.0)
         told = time.monotonic()
         assert worker.wait(LIMIT) == 0
         took = time.monotonic() - told

@@ -111,7 +111,7 @@ def test_an_error_of_training_keeps_its_whole_traceback(tmp_path: Path, folders:
         ("nowhere:train", "", "there is no module 'nowhere' in .*pythonpath"),
         ("lab_aa:train", "", "there is no module 'lab_aa' .*Did you mean 'lab_a'"),
         ("lab_b:trian", "def train(trial): ...", "module 'lab_b' has no function 'trian'; did you mean 'train'"),
-        ("lab_c:fit", "def train(trial): ...", "module 'lab_c' has no function 'fit'; it has train"),
+        ("lab_c:fit", "def train(trial):\n    loss = 1", "module 'lab_c' has no function 'fit'; it has train"),
         ("lab_d:train", "def train(): ...", r"called with one argument, the trial, and its signature is \(\)"),
         ("lab_e:train", "def train(trial, data): ...", r"its signature is \(trial, data\)"),
         ("lab_f:train", "def train(trial)\n    pass", "cannot be imported: SyntaxError: expected ':' .*lab_f.py"),

@@ -177,6 +177,8 @@ def _halt_studies(_signal: int, _frame: object) -> None:
 
     In the middle of whatever it does: Prefect's own end kills its flows at once, and until then begins new ones.
     """
+    for number in (signal.SIGINT, signal.SIGTERM):  # a second Ctrl-C would end the halts themselves
+        signal.signal(number, signal.SIG_IGN)
     flows = psutil.Process().children()
     halts = f"{plural(len(flows), 'run')} {'halts' if len(flows) == 1 else 'halt'}"
     how = f"{halts}, which may take {GRACE_SECONDS:.0f} s" if flows else "no run is going on"
